@@ -122,21 +122,11 @@ def test_rounded_means_give_no_negative_weight(level, steps):
 SHAPES = ["linear", "cosine", "1-sqrt", "1-x^2", "(1-x)^3"]
 
 
-def weights_of_updates(values):
-    """Compute the weight of the weights after each update; `values` are those of a cooldown."""
-    first = values[0]
-    to_the_end = [*values, Fraction(0)]
-    return [(before - after) / first for before, after in pairwise(to_the_end)]
-
-
 def exact_weights_of_blocks(values, begin, steps):
-    """Sum the weights of the updates in each block; `values` begin at step `begin`."""
-    of_updates = weights_of_updates(values)
-    sums = []
-    for first, after in pairwise([begin, *steps]):
-        block = of_updates[first - begin : after - begin]
-        sums.append(sum(block, Fraction(0)))
-    return sums
+    """Return by how much the curve falls in each block; `values` are those from step `begin`."""
+    of_steps = dict(enumerate(values, begin))
+    levels = [of_steps.get(step, 0) for step in [begin, *steps]]
+    return [(before - after) / values[0] for before, after in pairwise(levels)]
 
 
 @st.composite
@@ -176,37 +166,6 @@ def test_weights_of_blocks_match_definition(drawn):
     if len({*lengths}) == 1:
         of_one_length = curve.merge_weights(np.array(ends), mean_of=lengths[0])
         assert (weights == of_one_length).all()
-
-
-@examples(60)
-@given(
-    before=st.integers(0, 300),
-    steps=st.integers(1, 400),
-    to=st.sampled_from([0.0, 0.3]),
-    shape=st.sampled_from(SHAPES),
-    length=st.integers(1, 90),
-)
-def test_weight_of_block_is_sum_over_its_updates(before, steps, to, shape, length):
-    """Not a bit differs from the weights of checkpoints after every update."""
-    stable = StagedCurve([(10, 1.0), (990,)])
-    curve = stable.cooldown(500, steps, to=to, shape=shape)
-    begin = 500 - before
-    consecutive = range(begin, curve.total_steps + 1)
-    of_checkpoints = curve.merge_weights(consecutive)
-    of_updates = curve.merge_weights(consecutive[1:], mean_of=1)
-    assert of_checkpoints[0] == 0
-    assert (of_checkpoints[1:] == of_updates).all()
-    if before > 0:  # else the curve falls before the first of these steps
-        of_later_checkpoints = curve.merge_weights(consecutive[1:])
-        assert (of_later_checkpoints == of_updates).all()
-    elif steps > 1:
-        of_later_checkpoints = curve.merge_weights(consecutive[1:])
-        assert (of_later_checkpoints != of_updates).any()
-    ends = range(begin + length, curve.total_steps + length, length)
-    of_blocks = curve.merge_weights(ends, mean_of=length)
-    for index, weight in enumerate(of_blocks):
-        block = of_updates[index * length : (index + 1) * length]
-        assert weight == sum(block)
 
 
 def sgd(gradients, learning_rates):

@@ -164,12 +164,6 @@ def test_seesaw_doubles_where_curve_has_halved(description, batch, unit, doublin
     plan.scale(curve, unit, reference=batch)
 
 
-def test_batch_doubles_at_the_step_of_a_jump():
-    curve = StagedCurve([(50,), (0, 0.5), (50, 0.5)], start=1.0)
-    plan = BatchPlan.seesaw(curve, 8, unit=1, largest=16)
-    assert plan.pairs == ((0, 8), (50, 16))
-
-
 def test_seesaw_fits_scale_however_long_the_curve():
     curve = PlateauCurve(3 * 10**8)
     plan = BatchPlan.seesaw(curve, 1, unit=1, largest=2)

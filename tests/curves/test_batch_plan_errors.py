@@ -1,9 +1,7 @@
 """Wrong arguments of `BatchPlan` and its methods."""
 
-from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from math import nan
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,16 +40,6 @@ def test_threshold_that_is_not_an_integer():
     BatchPlan([(0.0, 8)])
 
 
-@wrong(TypeError, "pairs[1].batch = 'eight'", "integer")
-def test_batch_that_is_not_an_integer():
-    BatchPlan([(0, 8), (9, "eight")])
-
-
-@wrong(ValueError, "pairs[1].threshold = '2b'", "B for billion")
-def test_threshold_with_a_wrong_letter():
-    BatchPlan([(0, 8), ("2b", 16)])
-
-
 @wrong(ValueError, "pairs[1].batch = 0", "at least 1")
 def test_batch_below_1():
     BatchPlan([(0, 8), (9, 0)])
@@ -67,12 +55,6 @@ def test_thresholds_that_do_not_increase_from_0(pairs):
 @wrong(ValueError, "arguments = {arguments}", "as to_dict returns it")
 def test_arguments_of_something_else(arguments):
     BatchPlan.from_dict(arguments)
-
-
-def test_pairs_cannot_be_set():
-    plan: Any = BatchPlan([(0, 8)])
-    with pytest.raises(FrozenInstanceError):
-        plan.pairs = ()
 
 
 # Methods.
@@ -98,19 +80,14 @@ def seesaw(curve, batch, largest, error, *parts):
         Call("updates", (3.0,), TypeError, ["total = 3.0", "integer"]),
         Call("consumed", (3.0,), TypeError, ["updates = 3.0", "integer"]),
         Call("__call__", (-1,), ValueError, ["consumed = -1", "at least 0"]),
-        Call("updates", (-1,), ValueError, ["total = -1", "at least 0"]),
         Call("consumed", (-1,), ValueError, ["updates = -1", "at least 0"]),
         Call("check", (3.0,), TypeError, ["micro_batch = 3.0", "integer"]),
-        Call("check", (1, 3.0), TypeError, ["processes = 3.0", "integer"]),
-        Call("check", (0,), ValueError, ["micro_batch = 0", "at least 1"]),
         Call("check", (1, 0), ValueError, ["processes = 0", "at least 1"]),
         Call("check", (16,), ValueError, ["pairs[0] = (0, 8) is 8", "= 16 does not divide"]),
         Call("micro_batches", (-1, 4), ValueError, ["consumed = -1", "at least 0"]),
         scale(0.5, 8, 16, TypeError, "curve = 0.5", "a Curve"),
-        scale(FLAT, 8.0, 16, TypeError, "unit = 8.0", "integer"),
         scale(FLAT, 0, 16, ValueError, "unit = 0", "at least 1"),
         scale(FLAT, 8, None, TypeError, "reference = None", "integer"),
-        scale(FLAT, 8, 0, ValueError, "reference = 0", "at least 1"),
         scale(FLAT, 8, 8, ValueError, "reference = 8", "step 20 it is 1.41421356"),
         scale(FLAT, 8, 1, ValueError, "multiply the peak by (new / old)**exponent", exponent=2),
         scale(FLAT, 8, 16, TypeError, "exponent = 'half'", "number", exponent="half"),
@@ -119,7 +96,6 @@ def seesaw(curve, batch, largest, error, *parts):
         scale(FLAT, 64, 16, ValueError, "pairs[1].threshold = 160", "a multiple of unit = 64"),
         scale(SCALED, 8, 16, ValueError, "unit = 8 must be 16"),
         seesaw(FLAT, 8.0, 16, TypeError, "batch = 8.0", "integer"),
-        seesaw(FLAT, 0, 16, ValueError, "batch = 0", "at least 1"),
         seesaw(FLAT, 8, True, TypeError, "largest = True", "integer"),
         seesaw(FLAT, 8, 7, ValueError, "largest = 7", "at least 8"),
         seesaw(None, 8, 16, TypeError, "curve = None", "a Curve"),

@@ -91,14 +91,7 @@ def check_in_python(arguments, error, beginning, *parts):
     check_error(caught.value, error, beginning)
 
 
-def check_in_json(
-    file,
-    capsys,
-    arguments,
-    error,
-    beginning,
-    *parts,
-):
+def check_in_json(file, capsys, arguments, error, beginning, *parts):
     text = json.dumps(with_kind(arguments))
     with pytest.raises(error) as caught:
         Curve.from_dict(json.loads(text))
@@ -110,13 +103,7 @@ def check_in_json(
     assert printed.endswith(f"curve.json: {caught.value}\n")
 
 
-def check_on_command_line(
-    capsys,
-    arguments,
-    error,
-    beginning,
-    *parts,
-):
+def check_on_command_line(capsys, arguments, error, beginning, *parts):
     printed = error_of(capsys, *command_words(with_kind(arguments)))
     assert len(printed.splitlines()) == 1
     check_message_with_lists(printed, f"python -m plateau_jax: error: {beginning}", *parts)
@@ -249,21 +236,7 @@ def test_decay_shape(check, wrong):
     check(arguments, wrong.error, wrong.beginning("decay_shape"), wrong.requirement)
 
 
-NOT_POWERS = [
-    "",
-    "P",
-    "1e-1",
-    "+2",
-    " 2",
-    "2\n",
-    "1/2",
-    "1_0",
-    "½",
-    ".",
-    "inf",
-    "2" * 10**6,
-    "0.5" + "0" * 30,
-]
+NOT_POWERS = ["", "1e-1", " 2", "2\n", "1_0", "½", "inf", "2" * 10**6, "0.5" + "0" * 30]
 
 
 @pytest.mark.parametrize("formula", WITH_POWER)
@@ -336,34 +309,16 @@ ARGUMENTS = [
         "lie in 0 … 2**31 - 1",
     ),
     Wrong(
-        {"absolute_plateaus": [(50, "5m")]},
-        ValueError,
-        "absolute_plateaus[0].length = '5m'",
-        A_LETTER,
-    ),
-    Wrong(
         {"plateaus": [(95, 10)]},
         ValueError,
         "plateaus[0] = (95, 10) must end by total_steps = 100",
         "it lasts from step 95 to step 105; the second number is the length, not the end",
     ),
     Wrong(
-        {"absolute_plateaus": [(101, 0)]},
-        ValueError,
-        "absolute_plateaus[0] = (101, 0)",
-        "by total_steps",
-    ),
-    Wrong(
         {"plateaus": [(25, 10), (10, 20)]},
         ValueError,
         "plateaus[1] = (10, 20)",
         "starts, at step 25",
-    ),
-    Wrong(
-        {"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]},
-        ValueError,
-        "plateaus[0] = (10, 20)",
-        "29",
     ),
     Wrong(
         {"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]},
@@ -408,28 +363,6 @@ ARGUMENTS = [
         "to 0",
         [PYTHON, JSON],
     ),
-    # A shape is checked even if it has no effect.
-    Wrong(
-        {"stages": [(5, None, "Linear")]},
-        ValueError,
-        "stages[0].shape = 'Linear'",
-        "one of",
-        [PYTHON, JSON],
-    ),
-    Wrong(
-        {"stages": [("2%%", 1.0), ("rest",)], "total_steps": 9},
-        ValueError,
-        "stages[0].steps = ",
-        A_PERCENTAGE,
-        [PYTHON, JSON],
-    ),
-    Wrong(
-        {"stages": [("rest",)], "total_steps": 0},
-        ValueError,
-        "total_steps = 0",
-        "1 …",
-        [PYTHON, JSON],
-    ),
     Wrong(
         {"stages": [("rest",), ("rest",)], "total_steps": 9},
         ValueError,
@@ -442,6 +375,12 @@ ARGUMENTS = [
         "stages add up to 8 steps",
         "= 9: write 'rest'",
     ),
+    Wrong(
+        {"stages": [(8, 1), ("50%",), ("rest",)], "total_steps": 9},
+        ValueError,
+        "stages add up to 12 steps",
+        "",
+    ),
     # There is no advice to write 'rest': nothing is left for it.
     Wrong(
         {"stages": [(5, 1), (5,)], "total_steps": 9},
@@ -449,12 +388,6 @@ ARGUMENTS = [
         "stages add up to 10",
         "total_steps = 9\n",
         [COMMAND],
-    ),
-    Wrong(
-        {"stages": [(8, 1), ("50%",), ("rest",)], "total_steps": 9},
-        ValueError,
-        "stages add up to 12 steps",
-        "",
     ),
 ]
 
@@ -475,27 +408,18 @@ def test_arguments(check, wrong):
 # Curves within curves.
 
 
-@dataclass
-class Inner:
-    """Arguments with a mistake, and the beginning of the message: the path of the argument."""
-
-    arguments: Any
-    error: type[Exception]
-    beginning: str
-
-
 ROOT = {"kind": "plateau", "total_steps": 9}
 COOLDOWN = {"kind": "cooldown", "curve": ROOT, "at": 5, "steps": 5}
 UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 'staged'; or"
 
 
 @pytest.mark.parametrize(
-    "inner",
+    ("arguments", "error", "beginning"),
     [
-        Inner([], TypeError, "arguments = [] must be a mapping"),
-        Inner({**COOLDOWN, "curve": 5}, TypeError, "curve = 5 must be a mapping"),
-        Inner({**COOLDOWN, "at": "x"}, TypeError, "at = 'x' must be an integer"),
-        Inner(
+        ([], TypeError, "arguments = [] must be a mapping"),
+        ({**COOLDOWN, "curve": 5}, TypeError, "curve = 5 must be a mapping"),
+        ({**COOLDOWN, "at": "x"}, TypeError, "at = 'x' must be an integer"),
+        (
             {
                 "kind": "then",
                 "curve": ROOT,
@@ -505,62 +429,45 @@ UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 
             "other.curve.total_steps = 0 must",
         ),
         # Unknown names.
-        Inner(
+        (
             {**COOLDOWN, "curve": {**ROOT, "step": 3}},
             ValueError,
             "curve: 'step' is not an argument of PlateauCurve, which has total",
         ),
-        Inner(
-            {**ROOT, "min_lr": None},
-            ValueError,
-            "'min_lr' is not an argument of PlateauCurve, which has total",
-        ),
-        Inner(
-            {"kind": "staged", "stages": [[9]], "at": 1},
-            ValueError,
-            "'at' is not an argument of StagedCurve, which has stages, start, tot",
-        ),
-        Inner(
+        (
             {**ROOT, "x" * 300: 0.1},
             ValueError,
             f"'{'x' * 196}... is not an argument of PlateauCurve, which has total",
         ),
         # Missing and unknown kinds.
-        Inner({"total_steps": 9}, ValueError, "kind is missing: write one of 'cooldown', "),
-        Inner({**COOLDOWN, "curve": {}}, ValueError, "curve.kind is missing: write one of "),
-        Inner({"kind": "wsd"}, ValueError, f"kind = 'wsd' {UNKNOWN_KIND}"),
-        Inner({"kind": "Staged"}, ValueError, f"kind = 'Staged' {UNKNOWN_KIND}"),
-        Inner({"kind": 5}, ValueError, f"kind = 5 {UNKNOWN_KIND}"),
-        Inner({"kind": None}, ValueError, f"kind = None {UNKNOWN_KIND}"),
-        Inner({"kind": ["staged"]}, ValueError, f"kind = ['staged'] {UNKNOWN_KIND}"),
-        Inner({"kind": {}}, ValueError, f"kind = {{}} {UNKNOWN_KIND}"),
+        ({"total_steps": 9}, ValueError, "kind is missing: write one of 'cooldown', "),
+        ({**COOLDOWN, "curve": {}}, ValueError, "curve.kind is missing: write one of "),
+        ({"kind": "wsd"}, ValueError, f"kind = 'wsd' {UNKNOWN_KIND}"),
+        ({"kind": 5}, ValueError, f"kind = 5 {UNKNOWN_KIND}"),
+        ({"kind": ["staged"]}, ValueError, f"kind = ['staged'] {UNKNOWN_KIND}"),
         # Missing arguments.
-        Inner({"kind": "plateau"}, TypeError, "total_steps is missing: PlateauCurve needs total"),
-        Inner({"kind": "staged"}, TypeError, "stages is missing: StagedCurve needs stages"),
-        Inner(
+        ({"kind": "staged"}, TypeError, "stages is missing: StagedCurve needs stages"),
+        (
             {"kind": "cooldown", "curve": ROOT},
             TypeError,
             "at is missing: Cooldown needs curve, at, steps",
         ),
-        Inner(
+        (
             {**COOLDOWN, "curve": {"kind": "plateau"}},
             TypeError,
             "curve.total_steps is missing: PlateauCurve needs total_steps",
         ),
-        # Numbers as text, and no number.
-        Inner({**ROOT, "min_lr_ratio": None}, TypeError, "min_lr_ratio = None must be a number"),
     ],
-    ids=lambda inner: inner.beginning[:40],
 )
-def test_arguments_of_inner_curves_have_a_path(inner):
-    with pytest.raises(inner.error) as caught:
-        Curve.from_dict(inner.arguments)
-    assert type(caught.value) is inner.error
-    assert str(caught.value).startswith(inner.beginning)
+def test_arguments_of_inner_curves_have_a_path(arguments, error, beginning):
+    with pytest.raises(error) as caught:
+        Curve.from_dict(arguments)
+    assert type(caught.value) is error
+    assert str(caught.value).startswith(beginning)
     message = message_of(caught.value)
     path = Message(message.path, "")
-    assert inner.beginning.startswith(path)
-    names_argument = re.match(r"[\w.\[\]]+( = | is missing|: )", inner.beginning)
+    assert beginning.startswith(path)
+    names_argument = re.match(r"[\w.\[\]]+( = | is missing|: )", beginning)
     assert bool(path) == bool(names_argument)
-    check_design_page(inner.arguments, message)
+    check_design_page(arguments, message)
     check_copies(caught.value)

@@ -8,7 +8,6 @@ from decimal import Decimal
 from fractions import Fraction
 from math import inf, nan
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.curves.strategies import MAX_STEP
@@ -20,8 +19,6 @@ from plateau_jax import (
     Curve,
     PlateauCurve,
     StagedCurve,
-    check_resume,
-    optax_schedule,
     stack,
 )
 from plateau_jax.curves.derived_curves import Cooldown
@@ -81,11 +78,6 @@ def test_peak_that_float32_does_not_hold(curve, peak):
     curve.learning_rate(3, peak)
 
 
-@wrong(TypeError, "optax_schedule(curve, peak_value)", "in jax.debug.callback, pass int(step)")
-def test_jax_array_as_step(curve):
-    curve.learning_rate(jnp.array(3), 0.1)
-
-
 # Derived curves and comparisons.
 
 CURVE = PlateauCurve(1000)
@@ -117,12 +109,9 @@ HALF_OF_ALL_STEPS = PlateauCurve(2**30)
         ),
         Call("cooldown", (100, 5), ValueError, ["to = -0.1", "[0, 1]"], {"to": -0.1}),
         Call("cooldown", (5, 5), ValueError, ["shape = None", A_SHAPE], {"shape": None}),
-        Call("cooldown", (5, 5), ValueError, ["shape = 't^-+2'", "for P"], {"shape": "t^-+2"}),
         Call("then", (None,), TypeError, ["other = None", "a Curve"]),
         Call("then", (CURVE,), ValueError, ["scale = 0", "(0, 1]"], {"scale": 0}),
         Call("then", (CURVE,), ValueError, ["scale = 1.0", "(0, 1]"], {"scale": 1 + 2**-52}),
-        Call("then", (CURVE,), ValueError, ["scale = nan", "finite"], {"scale": nan}),
-        Call("then", (CURVE,), TypeError, ["scale = True", "number"], {"scale": True}),
         Call("part", (1.0,), TypeError, ["start = 1.0", "integer"]),
         Call("part", (-1,), ValueError, ["start = -1", "lie in 0 … 999"]),
         Call("part", (5, 5), ValueError, ["start = 5", "lie in 0 … 4"]),
@@ -168,9 +157,6 @@ def merge(steps, error, *parts, mean_of=None):
         merge([600], ValueError, "steps = [600]", "two rising integers"),
         merge([7, 70, 70], ValueError, "steps = [7, 70, 70]", "two rising integers"),
         merge([600, 2**31], ValueError, f"steps = [600, {2**31}]", "at most 2**31 - 1"),
-        merge([50, 600], ValueError, "rises from step 50 to step 99", "= 50 to steps[-1]"),
-        merge([0, 1001], ValueError, "the curve is 0 at steps[0] = 0"),
-        merge([1000, 1001], ValueError, "the curve is 0 at steps[0] = 1000"),
         # Means.
         merge([1000], TypeError, "mean_of = 50.0", "integer", mean_of=50.0),
         merge([700, 800], TypeError, "mean_of[1] = 50.0", "integer", mean_of=[100, 50.0]),
@@ -212,7 +198,6 @@ def merge(steps, error, *parts, mean_of=None):
             "from steps[0] - mean_of = 50 to total_steps",
             mean_of=50,
         ),
-        merge([100, 1000], ValueError, "0 at steps[0] - mean_of[0] = 0", mean_of=[100, 900]),
     ],
     ids=name_of,
 )
@@ -252,11 +237,6 @@ def test_subclass(curve_type):
 @wrong(ValueError, "of a PlateauCurve, not of a StagedCurve")
 def test_arguments_of_a_different_class(curve):
     StagedCurve.from_dict(curve.to_dict())
-
-
-@wrong(ValueError, "of a Part, not of a Cooldown")
-def test_arguments_of_a_different_derived_class(curve):
-    Cooldown.from_dict(curve.part(5).to_dict())
 
 
 @wrong(ValueError, "warmup_steps = 1000", "total_steps - 1 = 999")
@@ -301,50 +281,8 @@ def test_deepest_as_a_continuation(deepest):
 # Long values.
 
 
-def as_total_steps(value):
-    PlateauCurve(value)
-
-
-def as_start_of_a_plateau(value):
-    PlateauCurve(9, plateaus=[(value, 1)])
-
-
-def as_continuation(value):
-    PlateauCurve(9).then(value)
-
-
-def as_kind(value):
-    Curve.from_dict({"kind": str(value)})
-
-
-def as_peak(value):
-    optax_schedule(PlateauCurve(9), value)
-
-
-def as_record(value):
-    check_resume(value, {}, 3)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        pytest.param(np.zeros((50, 50)), id="array"),
-        pytest.param("two\nlines" * 999, id="text"),
-        pytest.param([[0.5]] * 999, id="list"),
-    ],
-)
-@pytest.mark.parametrize(
-    "program",
-    [
-        as_total_steps,
-        as_start_of_a_plateau,
-        as_continuation,
-        Curve.from_dict,
-        as_kind,
-        as_peak,
-        as_record,
-    ],
-)
+@pytest.mark.parametrize("value", [np.zeros((50, 50)), "two\nlines" * 999, [[0.5]] * 999], ids=type)
+@pytest.mark.parametrize("program", [PlateauCurve, PlateauCurve(9).then, Curve.from_dict])
 def test_message_shows_a_line_of_a_long_value(program, value):
     with pytest.raises((TypeError, ValueError)) as caught:
         program(value)

@@ -1,8 +1,5 @@
 """`same_until`: True is a proof of equal bits, and equal curves are recognized."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,9 +8,7 @@ from support.curves.strategies import MAX_STEP, words
 from support.examples import examples
 from support.numerics.oracle import Oracle, are_equal, complete_stage
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
-
-Stages = list[tuple[Any, ...]]
+from plateau_jax import PlateauCurve, StagedCurve
 
 # The same curve, described in another way.
 
@@ -162,59 +157,49 @@ def hold(level):
     return build({"stages": [(10,)], "start": level})
 
 
-@dataclass
-class Different:
-    """Two curves and the first step at which they differ."""
-
-    curve: Curve
-    other: Curve
-    first_difference: int
-
-
 @pytest.mark.parametrize(
-    "case",
+    ("curve", "other", "first"),
     [
         # Levels with the same float32
-        Different(hold(0.1), hold(0.10000000000000002), 0),
-        Different(
+        (hold(0.1), hold(0.10000000000000002), 0),
+        (
             PlateauCurve(100, min_lr_ratio=0.1),
             PlateauCurve(100, min_lr_ratio=0.10000000000000002),
             1,
         ),
-        Different(
+        (
             StagedCurve([(10, 0.1), (5,)]),
             StagedCurve([(10, 0.1), (5,), (0, 0.10000000000000002)]),
             15,
         ),
-        Different(PlateauCurve(100), PlateauCurve(100).then(PlateauCurve(9), scale=1e-30), 100),
-        Different(hold(0.3), hold(0.3).cooldown(5, 5, to=0.29999999999999993), 6),
+        (PlateauCurve(100), PlateauCurve(100).then(PlateauCurve(9), scale=1e-30), 100),
+        (hold(0.3), hold(0.3).cooldown(5, 5, to=0.29999999999999993), 6),
         # Both start to fall from 1 at step 910.
-        Different(
+        (
             PlateauCurve(1000, warmup_steps=100, plateaus=[(0, 90)]),
             StagedCurve([(100, 1.0), (600,), (0, 1.0), (200, 1.0, "cosine"), (10,), (10, 0.5)]),
             911,
         ),
         # Levels that agree to 60 digits are equal: after one of 10⁹ steps, x^20 is 10⁻¹⁸⁰, and
         # x^6 is 10⁻⁵⁴.
-        Different(
+        (
             StagedCurve([(10**9, 0, "1-x^20")], start=1.0),
             StagedCurve([(10**9,)], start=1.0),
             2,
         ),
-        Different(
+        (
             StagedCurve([(10**9, 0, "1-x^6")], start=1.0),
             StagedCurve([(10**9,)], start=1.0),
             1,
         ),
     ],
 )
-def test_curves_differ_from_first_step_on(case):
-    first = case.first_difference
-    assert case.curve.first_difference(case.other) == first
-    assert case.other.first_difference(case.curve) == first
-    assert case.curve.same_until(case.other, first)
-    assert not case.curve.same_until(case.other, first + 1)
-    assert not case.curve.same_until(case.other, MAX_STEP)
+def test_curves_differ_from_first_step_on(curve, other, first):
+    assert curve.first_difference(other) == first
+    assert other.first_difference(curve) == first
+    assert curve.same_until(other, first)
+    assert not curve.same_until(other, first + 1)
+    assert not curve.same_until(other, MAX_STEP)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """`CurveWarning` about a curve: when it is given, at which line, and how often."""
 
-import copy
 import dataclasses
 import linecache
-import pickle
 import warnings
 from code import InteractiveInterpreter
 from contextlib import contextmanager
@@ -172,11 +170,6 @@ def test_warmup_that_rounds_down_to_0():
         PlateauCurve(100, warmup_steps="0.9%")  # warns
 
 
-def test_stage_that_rounds_down_to_0():
-    with warns("stages[0].steps = '0.9%' of 100 steps rounds"):
-        StagedCurve([("0.9%", 1.0), ("rest",)], total_steps=100)  # warns
-
-
 def test_three_mistakes_of_one_curve():
     with warns(
         "warmup_steps = '0.9%' of 100",
@@ -194,28 +187,11 @@ def test_zeros_are_no_mistakes():
         StagedCurve.through([(0, 0.0), (9, 0.01)])
 
 
-def test_points_like_learning_rates():
-    with warns("points have levels that"):
+def test_points():
+    with warns("points have levels that", "points have no level above 0"):
         curve = StagedCurve.through([(0, 0.0), (9, 3e-4)])  # warns
         curve.cooldown(5, 10)
-
-
-def test_points_of_zeros():
-    with warns("points have no level above 0"):
         StagedCurve.through([(0, 0), (9, 0)])  # warns
-
-
-def test_stages_like_learning_rates():
-    with warns("stages have levels that"):
-        curve = StagedCurve([(9, 3e-4)])  # warns
-        curve.cooldown(5, 10).then(PlateauCurve(9), scale=0.5)
-
-
-def test_cooldown_from_0():
-    curve = PlateauCurve(9)
-    with warns("at = 9: the learning rate is 0"):
-        cooled = curve.cooldown(9, 10)  # warns
-        cooled.cooldown(5, 10).then(curve)
 
 
 def test_replaced_argument():
@@ -244,28 +220,9 @@ def test_mistakes_in_a_file():
         Curve.from_dict({"kind": "then", "curve": rise, "other": zero})  # warns
 
 
-def check_copies_are_silent(curve):
-    assert copy.copy(curve) == curve
-    assert copy.deepcopy(curve) == curve
-    assert pickle.loads(pickle.dumps(curve)) == curve
-
-
-def test_copies_pickles_and_saved_curves_stay_silent():
+def test_saved_curves_stay_silent():
     with suppress_warnings():
-        stages = StagedCurve([(9, 3e-4)])
         curve = PlateauCurve(100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5)
-    branch = curve.cooldown(50, 10).then(curve)
-    check_copies_are_silent(curve)
-    check_copies_are_silent(branch)
-    check_copies_are_silent(stages)
-    check_copies_are_silent(stages.then(curve))
+    branch = curve.cooldown(50, 10).then(StagedCurve([(9, 1.0)]))
     scheduler = lambda_lr(optimizer_with([0.1, 0.2]), [curve, branch])
     scheduler.load_state_dict(scheduler.state_dict())
-    with pytest.raises(CurveWarning):  # a new construction warns as before
-        PlateauCurve(100, plateaus=[(0.5, 0.3)])
-
-
-def test_message_stays_short():
-    many = [(index / 1000, 0.0001) for index in range(900)]
-    (message,) = warnings_of(PlateauCurve, 10**7, plateaus=many)
-    assert len(message) < 500
