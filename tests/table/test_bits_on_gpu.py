@@ -1,9 +1,5 @@
-"""Curves of every shape have the bits of NumPy on a GPU, in every mode of both frameworks.
+"""Curves of every shape have the bits of NumPy on a GPU, in every mode of both frameworks."""
 
-With `-s`, each test prints how many values it compared in each mode.
-"""
-
-from collections import Counter
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +15,7 @@ from support.curves.descriptions import curves_and_steps
 from support.curves.strategies import SMALLEST_NORMAL
 from support.examples import examples
 from support.jax import jax_cases
+from support.jax.jax_cases import assert_equal_bits
 from torch import nn
 
 import torch_bridge
@@ -37,30 +34,6 @@ cases = curves_and_steps(numbers_of_plateaus, SIZE, scaled=True)
 cases_in_updates = curves_and_steps(numbers_of_plateaus, SIZE)
 every_shape = example((jax_cases.NESTED, SOME_STEPS))
 many_rows = example((jax_cases.MANY, SOME_STEPS))
-
-
-class Compared(Counter[str]):
-    """The number of equal values, by mode."""
-
-    def check(self, mode, actual, expected):
-        jax_cases.assert_equal_bits(actual, expected)
-        self[mode] += expected.size
-
-
-@pytest.fixture(scope="module")
-def compared():
-    counts = Compared()
-    yield counts
-    print(f"\n{counts.total()} values in all")
-
-
-@pytest.fixture(autouse=True)
-def counts_of_a_test(compared):
-    """Print them when the test ends: a run may be stopped before the last test."""
-    before = Counter(compared)
-    yield
-    for mode, count in (compared - before).items():
-        print(f"\n{mode}: {count} values have the bits of NumPy")
 
 
 # torch.
@@ -82,22 +55,16 @@ def captured(table, steps):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("mode", "of_table"),
-    [
-        pytest.param("torch eager", torch_bridge.multiplier, id="eager"),
-        pytest.param("torch captured", captured, id="captured"),
-    ],
-)
+@pytest.mark.parametrize("of_table", [torch_bridge.multiplier, captured])
 @examples(100)
 @given(cases)
 @every_shape
 @many_rows
-def test_torch(compared, mode, of_table, case):
+def test_torch(of_table, case):
     curve, steps = case
     table = tensors(curve.table, "cuda")
     multipliers = of_table(table, torch.from_numpy(steps).cuda())
-    compared.check(mode, multipliers.cpu(), curve(steps))
+    assert_equal_bits(multipliers.cpu(), curve(steps))
 
 
 @pytest.fixture(scope="module")
@@ -113,12 +80,12 @@ def compiled():
 @given(cases)
 @every_shape
 @many_rows
-def test_torch_compiled(compared, compiled, case):
+def test_torch_compiled(compiled, case):
     curve, steps = case
     in_one_form = jax_cases.in_one_of_two_sizes(curve)  # each form is compiled, for seconds
     table = tensors(in_one_form, "cuda")
     multipliers = compiled(table, torch.from_numpy(steps).cuda())
-    compared.check("torch compiled", multipliers.cpu(), curve(steps))
+    assert_equal_bits(multipliers.cpu(), curve(steps))
 
 
 def mean_of_squares(model, batch):
@@ -127,17 +94,11 @@ def mean_of_squares(model, batch):
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@pytest.mark.parametrize(
-    ("mode", "cuda_graph"),
-    [
-        pytest.param("TrainStep", False, id="eager"),
-        pytest.param("TrainStep captured", True, id="captured"),
-    ],
-)
+@pytest.mark.parametrize("cuda_graph", [False, True])
 @examples(10)
 @given(curves_and_steps((0, 1, 2, 18), 4), st.sampled_from((3e-4, 0.1, 1.0)))
 @example((jax_cases.NESTED, jax_cases.STEPS[300::200]), 3e-4)
-def test_train_step(compared, mode, cuda_graph, case, peak):
+def test_train_step(cuda_graph, case, peak):
     """A short curve is tabulated; of a long one, each update evaluates the table."""
     curve, steps = case
     batch = torch.ones(2, 4, device="cuda")
@@ -156,7 +117,7 @@ def test_train_step(compared, mode, cuda_graph, case, peak):
             )
         lrs = torch.cat([step(batch).lr for _ in range(UPDATES)])
         expected = curve.learning_rate(range(start, start + UPDATES), peak)
-        compared.check(mode, lrs.cpu(), expected)
+        assert_equal_bits(lrs.cpu(), expected)
 
 
 # JAX.
@@ -181,13 +142,13 @@ def every_mode_of_a_traced_table(table, steps):
 @given(cases)
 @every_shape
 @many_rows
-def test_jax_compiled(compared, x64, case):
+def test_jax_compiled(x64, case):
     curve, steps = case
     table = jax_cases.in_one_of_two_sizes(curve)
     with jax.enable_x64(x64):
         modes: dict[str, Any] = every_mode_of_a_traced_table(table, jnp.asarray(steps))
-        for mode, multipliers in modes.items():
-            compared.check(f"JAX {mode}, x64 {x64}", multipliers, curve(steps))
+        for multipliers in modes.values():
+            assert_equal_bits(multipliers, curve(steps))
 
 
 @pytest.mark.gpu("jax")
@@ -196,11 +157,11 @@ def test_jax_compiled(compared, x64, case):
 @given(cases)
 @every_shape
 @many_rows
-def test_jax_eager(compared, x64, case):
+def test_jax_eager(x64, case):
     curve, steps = case
     with jax.enable_x64(x64):
         multipliers = multiplier(curve.table, jnp.asarray(steps))
-        compared.check(f"JAX eager, x64 {x64}", multipliers, curve(steps))
+        assert_equal_bits(multipliers, curve(steps))
 
 
 @pytest.mark.gpu("jax")
@@ -209,7 +170,7 @@ def test_jax_eager(compared, x64, case):
 @given(cases_in_updates)
 @every_shape
 @many_rows
-def test_jax_optax_schedule(compared, x64, case):
+def test_jax_optax_schedule(x64, case):
     curve, steps = case
     expected = jax_cases.product(curve, 3e-4, steps)
     # XLA flushes float32 below 2⁻¹²⁶ to zero.
@@ -217,5 +178,4 @@ def test_jax_optax_schedule(compared, x64, case):
     with jax.enable_x64(x64):
         schedule = optax_schedule(curve, 3e-4)
         lrs = np.asarray(schedule(jnp.asarray(steps)))
-    mode = f"optax_schedule, x64 {x64}"
-    compared.check(mode, lrs[is_promised], expected[is_promised])
+    assert_equal_bits(lrs[is_promised], expected[is_promised])

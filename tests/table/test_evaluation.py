@@ -12,17 +12,16 @@ from hypothesis import given, strategies as st
 from jax.extend.core import ClosedJaxpr
 from support.curves.descriptions import curves_and_steps
 from support.examples import examples
-from support.jax.jax_cases import MANY, NESTED, STEPS, assert_equal_bits
+from support.jax.jax_cases import NESTED, STEPS, assert_equal_bits
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from plateau_jax import multiplier, optax_schedule, stack
+from plateau_jax import multiplier, optax_schedule
 from plateau_jax.numerics import round_to_float32
 from plateau_jax.table.evaluation import (
     NUMPY,
     PYTHON,
     WideTable,
     evaluate,
-    in_python,
     in_words,
     scale_down,
 )
@@ -101,19 +100,6 @@ def test_table_in_words_is_padded_to_powers_of_two(case):
     for column, padded in zip(wide[:3], table[:3], strict=True):
         np.testing.assert_array_equal(padded[: len(column)], column)
         assert (padded[len(column) :] == column[-1]).all()
-
-
-def test_stack_pads_shorter_tables():
-    tables = stack([MANY, NESTED])
-    for index, curve in enumerate((MANY, NESTED)):
-        of_curve = tables.map(lambda column, index=index: column[index])
-        assert_equal_bits(multiplier(of_curve, STEPS), curve(STEPS))
-
-
-def test_python_table_has_no_leading_zeros():
-    table = in_python(MANY._wide_table)
-    for coefficients in table.coefficients:
-        assert coefficients[0] or len(coefficients) == 1
 
 
 # Only integers: one conversion to float32 is the last step.

@@ -41,12 +41,12 @@ HALF = 1 << 30
 @pytest.fixture
 def few_terms(monkeypatch):
     """Cut series off after two terms that the polynomial lacks, so that their tail counts."""
+    cached = fitting._polynomial, fitting._economy
     monkeypatch.setattr(fitting, "TERMS", 13)
-    for function in (fitting._polynomial, fitting._economy):
+    for function in cached:
         function.cache_clear()
     yield
-    monkeypatch.undo()
-    for function in (fitting._polynomial, fitting._economy):
+    for function in cached:
         function.cache_clear()
 
 
@@ -154,12 +154,8 @@ def test_rounded_coefficients_add_less_than_a_unit(drawn, dropped):
     for exact in (drawn, [(c << dropped) - 1 for c in drawn]):
         rounded = round_coefficients(exact, dropped)
         for u in (Fraction(1, 2), Fraction(-1, 2)):
-            off = sum((Fraction(c, 2**dropped) - r) * u**k for k, (c, r) in _pairs(exact, rounded))
-            assert abs(off) <= 1
-
-
-def _pairs(exact, rounded):
-    return enumerate(zip(exact, rounded, strict=True))
+            lost = [Fraction(c, 2**dropped) - r for c, r in zip(exact, rounded, strict=True)]
+            assert abs(sum(c * u**k for k, c in enumerate(lost))) <= 1
 
 
 @given(
