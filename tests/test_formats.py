@@ -2,9 +2,7 @@
 
 import copy
 import re
-from collections.abc import Callable
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,55 +29,53 @@ CURVE = PlateauCurve(64, warmup_steps=4, plateaus=[(0, 50)])
 SAMPLES = torch.arange(24.0)
 
 
-def new_optimizer() -> torch.optim.Optimizer:
+def new_optimizer():
     return torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.5, momentum=0.9)
 
 
-def scheduler() -> Any:
+def scheduler():
     return lambda_lr(new_optimizer(), CURVE)
 
 
-def counting_scheduler() -> Any:
+def counting_scheduler():
     return lambda_lr(new_optimizer(), CURVE, clock=DataClock(8, count=4))
 
 
-def held_scheduler() -> Any:
+def held_scheduler():
     return lambda_lr(new_optimizer(), CURVE, clock=HoldUntilFlat(2, limit=9))
 
 
-def follower() -> Any:
+def follower():
     return follow(new_optimizer(), "momentum", CURVE)
 
 
-def mean_square(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+def mean_square(model, batch):
     return model(batch).square().mean()
 
 
-def step() -> Any:
+def step():
     model = nn.Linear(2, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
     return TrainStep(model, optimizer, mean_square, CURVE)
 
 
-def log() -> Any:
+def log():
     return MetricLog(every=3)
 
 
-def loader() -> Any:
+def loader():
     return make_loader(TensorDataset(SAMPLES), 4, device="cpu", num_workers=0)
 
 
-def feed() -> Any:
+def feed():
     return prefetch(loader(), "cpu")
 
 
-def curve_scheduler() -> CurveScheduler:
+def curve_scheduler():
     return CurveScheduler(CURVE, 0.5, clock=DataClock(8, count=16))
 
 
-Build = Callable[[], Any]
-
-PARTS: list[Build] = [
+PARTS = [
     scheduler,
     counting_scheduler,
     held_scheduler,
@@ -93,7 +89,7 @@ PARTS: list[Build] = [
 of_every_part = pytest.mark.parametrize("build", PARTS)
 
 
-def check_rejected(part: Any, state: Any) -> str:
+def check_rejected(part, state):
     """Load a state that is rejected, and changes nothing; return the message."""
     before = copy.deepcopy(part.state_dict())
     with pytest.raises(ValueError, match=r"^(state_dict|hold|records|arguments) ") as caught:
@@ -102,27 +98,21 @@ def check_rejected(part: Any, state: Any) -> str:
     return str(caught.value)
 
 
-def with_changed_record(state: dict[str, Any], entries: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a scheduler with these entries in the record of its group."""
-    (record,) = state["records"]
-    return state | {"records": [record | entries]}
-
-
 # The kind, the number and the entries of a state.
 
 
 @of_every_part
-def test_state_names_its_kind_and_format(build: Build) -> None:
+def test_state_names_its_kind_and_format(build):
     state = build().state_dict()
     assert list(state)[:2] == ["kind", "format"]
     assert isinstance(state["kind"], str)
     assert state["format"] == 1
 
 
-DIFFERENT_PARTS: list[Build] = [scheduler, follower, curve_scheduler, step, log, loader]
+DIFFERENT_PARTS = [scheduler, follower, curve_scheduler, step, log, loader]
 
 
-def test_kinds_differ() -> None:
+def test_kinds_differ():
     kinds = {build().state_dict()["kind"] for build in DIFFERENT_PARTS}
     kinds.add(resume_record(CURVE)["kind"])
     assert len(kinds) == 7
@@ -130,7 +120,7 @@ def test_kinds_differ() -> None:
 
 @of_every_part
 @pytest.mark.parametrize("number", [2, 1.0, "1", True, None, np.int64(1)])
-def test_number_of_a_different_format_is_rejected(build: Build, number: Any) -> None:
+def test_number_of_a_different_format_is_rejected(build, number):
     part = build()
     state = part.state_dict()
     message = check_rejected(part, state | {"format": number})
@@ -138,7 +128,7 @@ def test_number_of_a_different_format_is_rejected(build: Build, number: Any) -> 
 
 
 @of_every_part
-def test_unknown_entry_is_rejected(build: Build) -> None:
+def test_unknown_entry_is_rejected(build):
     part = build()
     state = part.state_dict()
     message = check_rejected(part, state | {"compressed": True})
@@ -147,7 +137,7 @@ def test_unknown_entry_is_rejected(build: Build) -> None:
 
 
 @of_every_part
-def test_each_missing_entry_is_rejected(build: Build) -> None:
+def test_each_missing_entry_is_rejected(build):
     part = build()
     state = part.state_dict()
     for entry in state.keys() - {"kind", "format"}:
@@ -161,7 +151,7 @@ def test_each_missing_entry_is_rejected(build: Build) -> None:
 
 
 @of_every_part
-def test_state_without_a_kind_is_rejected(build: Build) -> None:
+def test_state_without_a_kind_is_rejected(build):
     part = build()
     state = part.state_dict()
     del state["kind"]
@@ -170,7 +160,7 @@ def test_state_without_a_kind_is_rejected(build: Build) -> None:
 
 
 @pytest.mark.parametrize(("build", "build_other"), list(permutations(DIFFERENT_PARTS, 2)))
-def test_state_of_another_kind_is_named(build: Build, build_other: Build) -> None:
+def test_state_of_another_kind_is_named(build, build_other):
     state = build_other().state_dict()
     message = check_rejected(build(), state)
     assert message.startswith("state_dict is not the state of ")
@@ -179,7 +169,7 @@ def test_state_of_another_kind_is_named(build: Build, build_other: Build) -> Non
 
 @of_every_part
 @pytest.mark.parametrize("value", [None, [], 5, torch.ones(2)], ids=repr)
-def test_value_that_is_no_state_is_shown(build: Build, value: Any) -> None:
+def test_value_that_is_no_state_is_shown(build, value):
     message = check_rejected(build(), value)
     assert message.startswith(f"state_dict = {value!r} is not the state of ")
 
@@ -187,7 +177,7 @@ def test_value_that_is_no_state_is_shown(build: Build, value: Any) -> None:
 # Clocks and rules.
 
 
-def test_rule_of_a_different_version() -> None:
+def test_rule_of_a_different_version():
     part = held_scheduler()
     state = part.state_dict()
     (rule_state,) = state["hold"]
@@ -209,7 +199,7 @@ def test_rule_of_a_different_version() -> None:
     ],
     ids=repr,
 )
-def test_clock_of_a_different_version_differs(clock: Any) -> None:
+def test_clock_of_a_different_version_differs(clock):
     record = resume_record(CURVE, 0.5, DataClock(8, count=4))
     with pytest.raises(ValueError, match=r"it was saved with clock=.*, now DataClock"):
         check_resume(record | {"clock": clock}, record, 3)
@@ -219,7 +209,7 @@ def test_clock_of_a_different_version_differs(clock: Any) -> None:
 
 
 @pytest.mark.parametrize("entries", [{"format": 2}, {"format": "1"}, {"host": "a"}])
-def test_record_of_a_different_version(entries: dict[str, Any]) -> None:
+def test_record_of_a_different_version(entries):
     record = resume_record(CURVE, 0.5)
     with pytest.raises(ValueError, match=f"is not from resume_record: saved has .*{DIFFERENT}"):
         check_resume(record | entries, record, 3)
@@ -228,31 +218,30 @@ def test_record_of_a_different_version(entries: dict[str, Any]) -> None:
 STAGED = StagedCurve([(3, 1.0)])
 LATER_STAGED = STAGED.to_dict() | {"format": 2}
 
-LATER_CURVES: dict[str, dict[str, Any]] = {
-    "an argument": CURVE.to_dict() | {"tail": 3},
-    "a kind": {"kind": "spiral", "total_steps": 9},
-    "a number": CURVE.to_dict() | {"format": 2},
-    "a number within": CURVE.then(STAGED).to_dict() | {"other": LATER_STAGED},
-}
-of_later_curves = pytest.mark.parametrize("arguments", LATER_CURVES.values(), ids=LATER_CURVES)
 
-
-@of_later_curves
-def test_curve_of_a_different_version(arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        CURVE.to_dict() | {"tail": 3},
+        {"kind": "spiral", "total_steps": 9},
+        CURVE.then(STAGED).to_dict() | {"other": LATER_STAGED},
+    ],
+)
+def test_curve_of_a_different_version(arguments):
     with pytest.raises(ValueError, match=DIFFERENT):
         Curve.from_dict(arguments)
 
 
-@of_later_curves
-def test_curve_of_a_different_version_in_a_state(arguments: dict[str, Any]) -> None:
+def test_curve_of_a_different_version_in_a_state():
     part = scheduler()
-    later_state = with_changed_record(part.state_dict(), {"curve": arguments})
-    message = check_rejected(part, later_state)
+    state = part.state_dict()
+    (record,) = state["records"]
+    message = check_rejected(part, state | {"records": [record | {"curve": LATER_STAGED}]})
     assert "is not from resume_record: " in message
     assert DIFFERENT in message
 
 
-def test_plan_of_a_different_version() -> None:
+def test_plan_of_a_different_version():
     plan = BatchPlan([(0, 8), (80, 16)])
     arguments = plan.to_dict() | {"reference": 3}
     with pytest.raises(ValueError, match=DIFFERENT):
@@ -262,7 +251,7 @@ def test_plan_of_a_different_version() -> None:
 # Loaders.
 
 
-def test_loader_of_a_different_version() -> None:
+def test_loader_of_a_different_version():
     state = loader().state_dict()
     state["arguments"]["sampler"] = "weighted"
     message = check_rejected(loader(), state)

@@ -7,16 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, strategies as st
-from numpy.typing import NDArray
 from support.curves.descriptions import build, descriptions_and_steps
 from support.curves.strategies import MAX_STEP, Words
 from support.examples import examples
-from support.numerics.oracle import Description
 
-from plateau_jax import Curve, StagedCurve
+from plateau_jax import StagedCurve
 
 
-def exact_weights(values: list[Fraction], steps: list[int]) -> list[Fraction]:
+def exact_weights(values, steps):
     """Compute the weights from their definition in exact numbers; `values` begin at steps[0]."""
     start = steps[0]
     means = [Fraction(1)]
@@ -27,7 +25,7 @@ def exact_weights(values: list[Fraction], steps: list[int]) -> list[Fraction]:
     return [before - after for before, after in pairwise(means)]
 
 
-def check_weights(weights: NDArray[np.float64], expected: list[Fraction]) -> None:
+def check_weights(weights, expected):
     """Check float64 weights against exact ones."""
     assert weights.dtype == np.float64
     check_sum(weights)
@@ -35,11 +33,11 @@ def check_weights(weights: NDArray[np.float64], expected: list[Fraction]) -> Non
         assert abs(Fraction(float(weight)) - exact) < Fraction(1, 2**51)
 
 
-def rises(values: list[Fraction]) -> bool:
+def rises(values):
     return any(before < after for before, after in pairwise(values))
 
 
-def draw_checkpoint_steps(steps: list[int]) -> list[int]:
+def draw_checkpoint_steps(steps):
     """Return rising steps that begin at or near the first of these."""
     read = Words([abs(step) * 2654435761 for step in steps])
     start = min(max(steps[0], 0), MAX_STEP - 3000)
@@ -51,7 +49,7 @@ def draw_checkpoint_steps(steps: list[int]) -> list[int]:
 
 @given(descriptions_and_steps(counts=range(6), size=24, depth=2, scaled=True))
 @examples(160)
-def test_weights_match_definition_on_generated_curves(drawn: tuple[Description, list[int]]) -> None:
+def test_weights_match_definition_on_generated_curves(drawn):
     """A curve that rises or begins at 0 is rejected."""
     description, drawn_steps = drawn
     curve = build(description)
@@ -71,7 +69,7 @@ def test_weights_match_definition_on_generated_curves(drawn: tuple[Description, 
         check_weights(weights, exact_weights(values, steps))
 
 
-def check_sum(weights: NDArray[np.float64]) -> None:
+def check_sum(weights):
     """Check that the weights add up to 1: in any order, not a bit is lost."""
     assert not np.signbit(weights).any()
     assert not (weights * 2**53 % 1).any()
@@ -86,7 +84,7 @@ cooldown_may_be_from_0_to_0 = pytest.mark.filterwarnings("ignore:at = :plateau_j
 @cooldown_may_be_from_0_to_0
 @given(descriptions_and_steps(counts=range(6), size=1, depth=1, scaled=True))
 @examples(20)
-def test_many_checkpoints_and_long_intervals_agree(drawn: tuple[Description, list[int]]) -> None:
+def test_many_checkpoints_and_long_intervals_agree(drawn):
     """Weights do not depend on whether an interval is evaluated at once or in chunks."""
     description, (step,) = drawn
     parent = build(description)
@@ -108,7 +106,7 @@ def test_many_checkpoints_and_long_intervals_agree(drawn: tuple[Description, lis
 @examples(60)
 @given(st.floats(0.0625, 1), st.sets(st.integers(10, MAX_STEP), min_size=3, max_size=8))
 @example(0.7, {81_939_729, 915_054_082, 969_300_353, 1_026_687_485})
-def test_rounded_means_give_no_negative_weight(level: float, steps: set[int]) -> None:
+def test_rounded_means_give_no_negative_weight(level, steps):
     """A sum over 2³⁰ steps has more digits than float64, and the mean may exceed the level."""
     curve = StagedCurve([(10, level), (1000,)], start=1.0)
     weights = curve.merge_weights(sorted(steps))
@@ -124,25 +122,15 @@ def test_rounded_means_give_no_negative_weight(level: float, steps: set[int]) ->
 SHAPES = ["linear", "cosine", "1-sqrt", "1-x^2", "(1-x)^3"]
 
 
-def weights_of_updates(values: list[Fraction]) -> list[Fraction]:
-    """Compute the weight of the weights after each update; `values` are those of a cooldown."""
-    first = values[0]
-    to_the_end = [*values, Fraction(0)]
-    return [(before - after) / first for before, after in pairwise(to_the_end)]
-
-
-def exact_weights_of_blocks(values: list[Fraction], begin: int, steps: list[int]) -> list[Fraction]:
-    """Sum the weights of the updates in each block; `values` begin at step `begin`."""
-    of_updates = weights_of_updates(values)
-    sums = []
-    for first, after in pairwise([begin, *steps]):
-        block = of_updates[first - begin : after - begin]
-        sums.append(sum(block, Fraction(0)))
-    return sums
+def exact_weights_of_blocks(values, begin, steps):
+    """Return by how much the curve falls in each block; `values` are those from step `begin`."""
+    of_steps = dict(enumerate(values, begin))
+    levels = [of_steps.get(step, 0) for step in [begin, *steps]]
+    return [(before - after) / values[0] for before, after in pairwise(levels)]
 
 
 @st.composite
-def cooldowns_and_blocks(draw: st.DrawFn) -> tuple[Curve, int, list[int]]:
+def cooldowns_and_blocks(draw):
     """Return a cooldown, the step where the first block begins, and those where blocks end."""
     description, _ = draw(descriptions_and_steps(counts=range(6), size=1, depth=1, scaled=True))
     parent = build(description)
@@ -164,7 +152,7 @@ def cooldowns_and_blocks(draw: st.DrawFn) -> tuple[Curve, int, list[int]]:
 @cooldown_may_be_from_0_to_0
 @given(cooldowns_and_blocks())
 @examples(80)
-def test_weights_of_blocks_match_definition(drawn: tuple[Curve, int, list[int]]) -> None:
+def test_weights_of_blocks_match_definition(drawn):
     curve, begin, ends = drawn
     lengths = np.diff([begin, *ends])
     values = [Fraction(float(value)) for value in curve(range(begin, curve.total_steps))]
@@ -180,51 +168,14 @@ def test_weights_of_blocks_match_definition(drawn: tuple[Curve, int, list[int]])
         assert (weights == of_one_length).all()
 
 
-@examples(60)
-@given(
-    before=st.integers(0, 300),
-    steps=st.integers(1, 400),
-    to=st.sampled_from([0.0, 0.3]),
-    shape=st.sampled_from(SHAPES),
-    length=st.integers(1, 90),
-)
-def test_weight_of_block_is_sum_over_its_updates(
-    before: int, steps: int, to: float, shape: str, length: int
-) -> None:
-    """Not a bit differs from the weights of checkpoints after every update."""
-    stable = StagedCurve([(10, 1.0), (990,)])
-    curve = stable.cooldown(500, steps, to=to, shape=shape)
-    begin = 500 - before
-    consecutive = range(begin, curve.total_steps + 1)
-    of_checkpoints = curve.merge_weights(consecutive)
-    of_updates = curve.merge_weights(consecutive[1:], mean_of=1)
-    assert of_checkpoints[0] == 0
-    assert (of_checkpoints[1:] == of_updates).all()
-    if before > 0:  # else the curve falls before the first of these steps
-        of_later_checkpoints = curve.merge_weights(consecutive[1:])
-        assert (of_later_checkpoints == of_updates).all()
-    elif steps > 1:
-        of_later_checkpoints = curve.merge_weights(consecutive[1:])
-        assert (of_later_checkpoints != of_updates).any()
-    ends = range(begin + length, curve.total_steps + length, length)
-    of_blocks = curve.merge_weights(ends, mean_of=length)
-    for index, weight in enumerate(of_blocks):
-        block = of_updates[index * length : (index + 1) * length]
-        assert weight == sum(block)
-
-
-def sgd(
-    gradients: NDArray[np.float64], learning_rates: NDArray[np.float64] | float
-) -> NDArray[np.float64]:
+def sgd(gradients, learning_rates):
     """Return the weights after each update of SGD whose gradients don't depend on them."""
     return -np.cumsum(gradients * learning_rates)
 
 
 @examples(40)
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 9), st.integers(0, 5))
-def test_linear_cooldown_between_checkpoints_is_exact(
-    seed: int, length: int, in_cooldown: int, outside: int
-) -> None:
+def test_linear_cooldown_between_checkpoints_is_exact(seed, length, in_cooldown, outside):
     """Its merge of block means is what the cooldown itself leads to."""
     before = outside * length
     steps = in_cooldown * length

@@ -1,16 +1,14 @@
 """Wrong arguments of `BatchPlan` and its methods."""
 
-from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from math import nan
-from typing import Any
 
 import numpy as np
 import pytest
 from support.curves.wrong_values import Call, name_of
 from support.wrong import wrong
 
-from plateau_jax import BatchPlan, Curve, StagedCurve
+from plateau_jax import BatchPlan, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 
 PLAN = BatchPlan([(0, 8), (160, 16)])
@@ -27,52 +25,36 @@ with suppress_warnings():
 
 @pytest.mark.parametrize("pairs", [8, {0: 8}], ids=repr)
 @wrong(TypeError, "pairs = {pairs}", "sequence of pairs")
-def test_pairs_without_an_order(pairs: Any) -> None:
+def test_pairs_without_an_order(pairs):
     BatchPlan(pairs)
 
 
 @pytest.mark.parametrize("pair", [0, (0, 8, 9)], ids=repr)
 @wrong(TypeError, "pairs[0] = {pair}", "pair (threshold, batch)")
-def test_item_that_is_not_a_pair(pair: Any) -> None:
+def test_item_that_is_not_a_pair(pair):
     BatchPlan([pair, 8])
 
 
 @wrong(TypeError, "pairs[0].threshold = 0.0", "integer")
-def test_threshold_that_is_not_an_integer() -> None:
+def test_threshold_that_is_not_an_integer():
     BatchPlan([(0.0, 8)])
 
 
-@wrong(TypeError, "pairs[1].batch = 'eight'", "integer")
-def test_batch_that_is_not_an_integer() -> None:
-    BatchPlan([(0, 8), (9, "eight")])
-
-
-@wrong(ValueError, "pairs[1].threshold = '2b'", "B for billion")
-def test_threshold_with_a_wrong_letter() -> None:
-    BatchPlan([(0, 8), ("2b", 16)])
-
-
 @wrong(ValueError, "pairs[1].batch = 0", "at least 1")
-def test_batch_below_1() -> None:
+def test_batch_below_1():
     BatchPlan([(0, 8), (9, 0)])
 
 
 @pytest.mark.parametrize("pairs", [[], [(1, 8)], [(0, 8), (20, 9), (20, 1)]], ids=repr)
 @wrong(ValueError, "pairs = {pairs}", "begin with a pair (0, batch)")
-def test_thresholds_that_do_not_increase_from_0(pairs: Any) -> None:
+def test_thresholds_that_do_not_increase_from_0(pairs):
     BatchPlan(pairs)
 
 
 @pytest.mark.parametrize("arguments", [5, [(0, 8)], {}, {"pairs": [[0, 8]], "unit": 3}], ids=repr)
 @wrong(ValueError, "arguments = {arguments}", "as to_dict returns it")
-def test_arguments_of_something_else(arguments: Any) -> None:
+def test_arguments_of_something_else(arguments):
     BatchPlan.from_dict(arguments)
-
-
-def test_pairs_cannot_be_set() -> None:
-    plan: Any = BatchPlan([(0, 8)])
-    with pytest.raises(FrozenInstanceError):
-        plan.pairs = ()
 
 
 # Methods.
@@ -80,17 +62,15 @@ def test_pairs_cannot_be_set() -> None:
 
 @pytest.mark.parametrize("consumed", [nan, 3.0, True, "3", None, Fraction(3), np.float32(3)])
 @wrong(TypeError, "consumed = {consumed}", "integer")
-def test_consumed_that_is_not_an_integer(consumed: Any) -> None:
+def test_consumed_that_is_not_an_integer(consumed):
     PLAN(consumed)
 
 
-def scale(
-    curve: Any, unit: Any, reference: Any, error: type[Exception], *parts: str, **options: Any
-) -> Call:
+def scale(curve, unit, reference, error, *parts, **options):
     return Call("scale", (curve, unit), error, parts, {"reference": reference, **options})
 
 
-def seesaw(curve: Any, batch: Any, largest: Any, error: type[Exception], *parts: str) -> Call:
+def seesaw(curve, batch, largest, error, *parts):
     return Call("seesaw", (curve, batch), error, parts, {"unit": 8, "largest": largest})
 
 
@@ -100,19 +80,14 @@ def seesaw(curve: Any, batch: Any, largest: Any, error: type[Exception], *parts:
         Call("updates", (3.0,), TypeError, ["total = 3.0", "integer"]),
         Call("consumed", (3.0,), TypeError, ["updates = 3.0", "integer"]),
         Call("__call__", (-1,), ValueError, ["consumed = -1", "at least 0"]),
-        Call("updates", (-1,), ValueError, ["total = -1", "at least 0"]),
         Call("consumed", (-1,), ValueError, ["updates = -1", "at least 0"]),
         Call("check", (3.0,), TypeError, ["micro_batch = 3.0", "integer"]),
-        Call("check", (1, 3.0), TypeError, ["processes = 3.0", "integer"]),
-        Call("check", (0,), ValueError, ["micro_batch = 0", "at least 1"]),
         Call("check", (1, 0), ValueError, ["processes = 0", "at least 1"]),
         Call("check", (16,), ValueError, ["pairs[0] = (0, 8) is 8", "= 16 does not divide"]),
         Call("micro_batches", (-1, 4), ValueError, ["consumed = -1", "at least 0"]),
         scale(0.5, 8, 16, TypeError, "curve = 0.5", "a Curve"),
-        scale(FLAT, 8.0, 16, TypeError, "unit = 8.0", "integer"),
         scale(FLAT, 0, 16, ValueError, "unit = 0", "at least 1"),
         scale(FLAT, 8, None, TypeError, "reference = None", "integer"),
-        scale(FLAT, 8, 0, ValueError, "reference = 0", "at least 1"),
         scale(FLAT, 8, 8, ValueError, "reference = 8", "step 20 it is 1.41421356"),
         scale(FLAT, 8, 1, ValueError, "multiply the peak by (new / old)**exponent", exponent=2),
         scale(FLAT, 8, 16, TypeError, "exponent = 'half'", "number", exponent="half"),
@@ -121,7 +96,6 @@ def seesaw(curve: Any, batch: Any, largest: Any, error: type[Exception], *parts:
         scale(FLAT, 64, 16, ValueError, "pairs[1].threshold = 160", "a multiple of unit = 64"),
         scale(SCALED, 8, 16, ValueError, "unit = 8 must be 16"),
         seesaw(FLAT, 8.0, 16, TypeError, "batch = 8.0", "integer"),
-        seesaw(FLAT, 0, 16, ValueError, "batch = 0", "at least 1"),
         seesaw(FLAT, 8, True, TypeError, "largest = True", "integer"),
         seesaw(FLAT, 8, 7, ValueError, "largest = 7", "at least 8"),
         seesaw(None, 8, 16, TypeError, "curve = None", "a Curve"),
@@ -130,7 +104,7 @@ def seesaw(curve: Any, batch: Any, largest: Any, error: type[Exception], *parts:
     ],
     ids=name_of,
 )
-def test_wrong_call(call: Call) -> None:
+def test_wrong_call(call):
     call.check(PLAN)
 
 
@@ -138,40 +112,40 @@ def test_wrong_call(call: Call) -> None:
 
 
 @wrong(ValueError, "reference = 1000000", "step 0 it is 1.0000004")
-def test_level_a_little_above_1() -> None:
+def test_level_a_little_above_1():
     BatchPlan([(0, 1_000_001)]).scale(FLAT, 8, reference=1_000_000)
 
 
 @wrong(ValueError, "reference = 1", "step 49 it is 1.3859292")
-def test_level_above_1_before_a_jump() -> None:
+def test_level_above_1_before_a_jump():
     curve = StagedCurve([(50, 1.0), (0, 0.1), (50,)])
     BatchPlan([(0, 2)]).scale(curve, 1, reference=1)
 
 
 @wrong(ValueError, f"reference = 1 must be nearer to the batch size {2**40}", "1.1e+12, outside")
-def test_factor_that_is_too_large() -> None:
+def test_factor_that_is_too_large():
     BatchPlan([(0, 2**40)]).scale(FLAT, 1, reference=1, exponent=1)
 
 
 @pytest.fixture
-def tail() -> Curve:
+def tail():
     """A curve whose levels are 10⁻²⁷ and less."""
     exponential = StagedCurve([(1000, 1e-30, "exponential")], start=1.0)
     return exponential.part(900)
 
 
 @wrong(ValueError, "nearer to the batch size 1000", "inf, outside")
-def test_factor_that_is_infinite(tail: Curve) -> None:
+def test_factor_that_is_infinite(tail):
     BatchPlan([(0, 10**200)]).scale(tail, 1, reference=1, exponent=2)
 
 
 @wrong(ValueError, "curve = ", "not be scaled so often")
-def test_factors_whose_product_is_too_large(tail: Curve) -> None:
+def test_factors_whose_product_is_too_large(tail):
     plan = BatchPlan([(0, 2**31)])
     once = plan.scale(tail, 1, reference=1, exponent=1)
     plan.scale(once, 1, reference=1, exponent=1)
 
 
 @wrong(ValueError, "other has unit = 8, but the curve before it has unit = 16")
-def test_continuation_of_a_different_unit() -> None:
+def test_continuation_of_a_different_unit():
     SCALED.then(PLAN.scale(FLAT, 8, reference=16))

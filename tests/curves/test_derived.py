@@ -1,6 +1,5 @@
 """Cooldowns, continuations and parts: they keep the bits of their curves, and exact levels."""
 
-from dataclasses import dataclass
 from decimal import Decimal
 
 import numpy as np
@@ -13,17 +12,15 @@ from support.curves.descriptions import (
     descriptions_and_steps,
     steps_of,
 )
-from support.curves.strategies import MAX_STEP, Words, words
-from support.numerics.oracle import Description, Oracle, is_nearest_float32
+from support.curves.strategies import MAX_STEP, words
+from support.numerics.oracle import Oracle, is_nearest_float32
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax import PlateauCurve, StagedCurve
 
 
 @pytest.mark.parametrize(("kind", "first"), [("cooldown", "cooldown"), ("then", "curve")])
 @given(data=st.data(), more=words(16))
-def test_first_curves_bits_are_kept_up_to_its_end(
-    kind: str, first: str, data: st.DataObject, more: Words
-) -> None:
+def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more):
     description, steps = data.draw(descriptions_and_steps(kind=kind))
     curve = build(description)
     parent = build(description[first])
@@ -34,14 +31,12 @@ def test_first_curves_bits_are_kept_up_to_its_end(
 
 
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=str)
-def test_curve_with_a_scaled_part_has_its_unit(curve: Curve) -> None:
+def test_curve_with_a_scaled_part_has_its_unit(curve):
     assert curve.unit == 8
 
 
 @given(descriptions(depth=2), descriptions_and_steps(size=16, depth=2))
-def test_then_keeps_unscaled_second_curves_bits(
-    first_description: Description, case: tuple[Description, list[int]]
-) -> None:
+def test_then_keeps_unscaled_second_curves_bits(first_description, case):
     description, steps = case
     first = build(first_description)
     second = build(description)
@@ -53,9 +48,7 @@ def test_then_keeps_unscaled_second_curves_bits(
 
 
 @given(descriptions_and_steps(kind="part"), words(16))
-def test_part_keeps_bits_and_holds_level_at_stop(
-    case: tuple[Description, list[int]], more: Words
-) -> None:
+def test_part_keeps_bits_and_holds_level_at_stop(case, more):
     description, steps = case
     whole = description["part"]
     start = description["start"]
@@ -75,9 +68,7 @@ def test_part_keeps_bits_and_holds_level_at_stop(
 
 
 @given(descriptions(scaled=True), words(4))
-def test_parts_of_parts_and_their_sums_are_the_same_for_ever(
-    description: Description, read: Words
-) -> None:
+def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, read):
     curve = build(description)
     steps = [word % (curve.total_steps + 1) for word in read.take(4)]
     first, second, at, stop = sorted(steps)
@@ -93,16 +84,7 @@ def test_parts_of_parts_and_their_sums_are_the_same_for_ever(
         assert cooled.first_difference(curve.cooldown(at, 10).part(first)) is None
 
 
-@dataclass
-class ExactLevel:
-    """A level that is rational, although the curve computes it from irrational numbers."""
-
-    curve: Curve
-    at: int
-    level: float
-
-
-def held_from(step: int, decay_shape: str) -> PlateauCurve:
+def held_from(step, decay_shape):
     """Return a curve whose plateau begins at a step, and which decays for 24,000 steps."""
     plateaus = [(step, 24_000)]
     return PlateauCurve(48_000, decay_shape=decay_shape, absolute_plateaus=plateaus)
@@ -117,30 +99,28 @@ BETWEEN_PLATEAUS = PlateauCurve(6, absolute_plateaus=[(1, 1), (4, 1)], min_lr_ra
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("curve", "at", "level"),
     [
-        ExactLevel(StagedCurve([(3, 0.3)]), 1, 0.1),
-        ExactLevel(StagedCurve([(2, 0.4, "cosine")], start=0.2), 1, 0.3),
-        ExactLevel(StagedCurve([(4, 0.1, "1-sqrt")], start=0.3), 1, 0.2),
-        ExactLevel(PlateauCurve(3, min_lr_ratio=0.1, decay_shape="linear"), 1, 0.7),
-        ExactLevel(BETWEEN_PLATEAUS, 3, 0.55),
-        ExactLevel(SCALED_LINE, 102, 0.1),
-        ExactLevel(WITH_A_PLATEAU, 2000, 0.1),
-        ExactLevel(StagedCurve([(10, 0.01, "exponential")], start=1.0), 5, 0.1),
+        (StagedCurve([(3, 0.3)]), 1, 0.1),
+        (StagedCurve([(2, 0.4, "cosine")], start=0.2), 1, 0.3),
+        (StagedCurve([(4, 0.1, "1-sqrt")], start=0.3), 1, 0.2),
+        (PlateauCurve(3, min_lr_ratio=0.1, decay_shape="linear"), 1, 0.7),
+        (BETWEEN_PLATEAUS, 3, 0.55),
+        (SCALED_LINE, 102, 0.1),
+        (WITH_A_PLATEAU, 2000, 0.1),
+        (StagedCurve([(10, 0.01, "exponential")], start=1.0), 5, 0.1),
         # 1 - 3/4, (1 + cos 2π/3)/2 and 1 - √(9/16).
-        ExactLevel(held_from(18_000, "linear"), 20_000, 0.25),
-        ExactLevel(held_from(16_000, "cosine"), 20_000, 0.25),
-        ExactLevel(held_from(13_500, "1-sqrt"), 20_000, 0.25),
-        ExactLevel(StagedCurve([(4, 0.2, "1-x^2")], start=1.0), 2, 0.8),
-        ExactLevel(StagedCurve([(2, 0.2, "t^-1")], start=0.3), 1, 0.24),
-        ExactLevel(StagedCurve([(9_999, 0.0005, "t^-0.75")], start=0.5), 15, 0.0625),
-        ExactLevel(PlateauCurve(100, decay_shape="(1-x)^2"), 66, 0.1156),
+        (held_from(18_000, "linear"), 20_000, 0.25),
+        (held_from(16_000, "cosine"), 20_000, 0.25),
+        (held_from(13_500, "1-sqrt"), 20_000, 0.25),
+        (StagedCurve([(4, 0.2, "1-x^2")], start=1.0), 2, 0.8),
+        (StagedCurve([(2, 0.2, "t^-1")], start=0.3), 1, 0.24),
+        (StagedCurve([(9_999, 0.0005, "t^-0.75")], start=0.5), 15, 0.0625),
+        (PlateauCurve(100, decay_shape="(1-x)^2"), 66, 0.1156),
     ],
 )
-def test_cooldown_to_exact_level_is_flat(case: ExactLevel) -> None:
-    curve = case.curve
-    at = case.at
-    level = case.level
+def test_cooldown_to_exact_level_is_flat(curve, at, level):
+    """The level is rational, although the curve computes it from irrational numbers."""
     assert curve._level_at(at) == Decimal(repr(level))
     flat = curve.cooldown(at, 10, to=level)
     assert set(flat(range(at, at + 20))) == {np.float32(level)}
@@ -155,7 +135,7 @@ def test_cooldown_to_exact_level_is_flat(case: ExactLevel) -> None:
         curve.cooldown(at, 10, to=float(np.nextafter(level, 1)))
 
 
-def test_cooldown_from_tiny_level_of_power() -> None:
+def test_cooldown_from_tiny_level_of_power():
     """(1-x)^20 falls to 10⁻¹⁷⁸ on its last step, which is less than 224 bits can hold."""
     at = 10**9 - 1
     cooldown = {

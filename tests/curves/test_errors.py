@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from math import inf, nan
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,13 +56,13 @@ class WrongValue:
     error: type[Exception]
     requirement: str
 
-    def beginning(self, argument: str) -> str:
+    def beginning(self, argument):
         """Return the beginning of the message, which shows at most 200 characters on one line."""
         shown = " ".join(repr(self.value).split())
         return f"{argument} = {shown[:150]}"
 
 
-def each_value(*rows: Values) -> pytest.MarkDecorator:
+def each_value(*rows):
     """Run a test for each value of each row, wherever it is tried."""
     cases = []
     for row in rows:
@@ -75,9 +74,7 @@ def each_value(*rows: Values) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def check(
-    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Check:
+def check(request, capsys, tmp_path):
     if request.param == PYTHON:
         return check_in_python
     if request.param == JSON:
@@ -85,9 +82,7 @@ def check(
     return partial(check_on_command_line, capsys)
 
 
-def check_in_python(
-    arguments: dict[str, Any], error: type[Exception], beginning: str, *parts: str
-) -> None:
+def check_in_python(arguments, error, beginning, *parts):
     written = with_kind(arguments)
     curve_type = {"plateau": PlateauCurve, "staged": StagedCurve}[written.pop("kind")]
     with pytest.raises(error) as caught:
@@ -96,14 +91,7 @@ def check_in_python(
     check_error(caught.value, error, beginning)
 
 
-def check_in_json(
-    file: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: dict[str, Any],
-    error: type[Exception],
-    beginning: str,
-    *parts: str,
-) -> None:
+def check_in_json(file, capsys, arguments, error, beginning, *parts):
     text = json.dumps(with_kind(arguments))
     with pytest.raises(error) as caught:
         Curve.from_dict(json.loads(text))
@@ -115,25 +103,19 @@ def check_in_json(
     assert printed.endswith(f"curve.json: {caught.value}\n")
 
 
-def check_on_command_line(
-    capsys: pytest.CaptureFixture[str],
-    arguments: dict[str, Any],
-    error: type[Exception],
-    beginning: str,
-    *parts: str,
-) -> None:
+def check_on_command_line(capsys, arguments, error, beginning, *parts):
     printed = error_of(capsys, *command_words(with_kind(arguments)))
     assert len(printed.splitlines()) == 1
     check_message_with_lists(printed, f"python -m plateau_jax: error: {beginning}", *parts)
 
 
-def with_kind(arguments: dict[str, Any]) -> dict[str, Any]:
+def with_kind(arguments):
     if "stages" in arguments:
         return {"kind": "staged", **arguments}
     return {"kind": "plateau", "total_steps": 100, **arguments}
 
 
-def command_words(arguments: dict[str, Any]) -> list[str]:
+def command_words(arguments):
     """Return the arguments of a curve as those of the command."""
     repeated = {
         "plateaus": "--plateau",
@@ -154,22 +136,22 @@ def command_words(arguments: dict[str, Any]) -> list[str]:
     return words
 
 
-def check_message(message: str, beginning: str, *parts: str) -> None:
+def check_message(message, beginning, *parts):
     assert message.startswith(beginning)
     for part in parts:
         assert part in message
 
 
-def check_message_with_lists(message: str, *parts: str) -> None:
+def check_message_with_lists(message, *parts):
     """Compare a message about JSON or the command line, which have lists in place of tuples."""
     check_message(with_lists(message), *map(with_lists, parts))
 
 
-def with_lists(text: str) -> str:
+def with_lists(text):
     return text.replace("(", "[").replace(")", "]")
 
 
-def check_error(error: Exception, error_type: type[Exception], beginning: str) -> None:
+def check_error(error, error_type, beginning):
     assert type(error) is error_type
     assert "\n" not in str(error)
     argument = beginning.partition(" ")[0]
@@ -177,7 +159,7 @@ def check_error(error: Exception, error_type: type[Exception], beginning: str) -
     check_copies(error)
 
 
-def check_copies(error: Exception) -> None:
+def check_copies(error):
     copies = [copy.copy(error), copy.deepcopy(error)]
     copies.extend(
         pickle.loads(pickle.dumps(error, protocol))
@@ -189,7 +171,7 @@ def check_copies(error: Exception) -> None:
         assert message_of(copied).path == message_of(error).path
 
 
-def check_design_page(arguments: Any, message: Message) -> None:
+def check_design_page(arguments, message):
     """Check that the page shows the message at the field of the argument."""
     fault = fault_of({"curve": arguments, "peak": 1})
     path = ("curve", *message.path)
@@ -217,7 +199,7 @@ A_LETTER = "end in k for thousand, M for million or B for billion"
     Values([0, -5, MAX_STEP + 1, 10**50], ValueError, "1 … 2**31 - 1 = 2147483647"),
     Values([3 * 10**10], ValueError, "here 457763, and train with clock=DataClock(65536)"),
 )
-def test_total_steps(check: Check, wrong: WrongValue) -> None:
+def test_total_steps(check, wrong):
     arguments = {"total_steps": wrong.value}
     check(arguments, wrong.error, wrong.beginning("total_steps"), wrong.requirement)
 
@@ -227,7 +209,7 @@ def test_total_steps(check: Check, wrong: WrongValue) -> None:
     Values([100], ValueError, "lie in 0 … total_steps - 1 = 99"),
     Values([*NOT_PERCENTAGES, f"{'9' * 5000}%"], ValueError, A_PERCENTAGE, [PYTHON, JSON]),
 )
-def test_warmup_steps(check: Check, wrong: WrongValue) -> None:
+def test_warmup_steps(check, wrong):
     arguments = {"warmup_steps": wrong.value}
     check(arguments, wrong.error, wrong.beginning("warmup_steps"), wrong.requirement)
 
@@ -238,7 +220,7 @@ def test_warmup_steps(check: Check, wrong: WrongValue) -> None:
     Values([nan, inf, -inf], ValueError, "finite", [PYTHON, JSON]),
     Values([-0.1, 1.0000000000000002, 2, 10**150], ValueError, "lie in [0, 1]", [PYTHON, JSON]),
 )
-def test_min_lr_ratio(check: Check, wrong: WrongValue) -> None:
+def test_min_lr_ratio(check, wrong):
     arguments = {"min_lr_ratio": wrong.value}
     check(arguments, wrong.error, wrong.beginning("min_lr_ratio"), wrong.requirement)
 
@@ -249,31 +231,17 @@ def test_min_lr_ratio(check: Check, wrong: WrongValue) -> None:
     Values(["t^-1"], ValueError, A_DECAY_SHAPE),
     Values(["1-x^20.01", "(1-x)^20.01", "1-x^0.049"], ValueError, "P in [0.05, 20]"),
 )
-def test_decay_shape(check: Check, wrong: WrongValue) -> None:
+def test_decay_shape(check, wrong):
     arguments = {"decay_shape": wrong.value}
     check(arguments, wrong.error, wrong.beginning("decay_shape"), wrong.requirement)
 
 
-NOT_POWERS = [
-    "",
-    "P",
-    "1e-1",
-    "+2",
-    " 2",
-    "2\n",
-    "1/2",
-    "1_0",
-    "½",
-    ".",
-    "inf",
-    "2" * 10**6,
-    "0.5" + "0" * 30,
-]
+NOT_POWERS = ["", "1e-1", " 2", "2\n", "1_0", "½", "inf", "2" * 10**6, "0.5" + "0" * 30]
 
 
 @pytest.mark.parametrize("formula", WITH_POWER)
 @pytest.mark.parametrize("power", NOT_POWERS, ids="{:.20}".format)
-def test_power_of_a_shape(formula: str, power: str) -> None:
+def test_power_of_a_shape(formula, power):
     wrong = WrongValue(formula.replace("P", power), ValueError, "a decimal for P")
     arguments = {"stages": [(5, 0.5, wrong.value)]}
     check_in_python(arguments, ValueError, wrong.beginning("stages[0].shape"), wrong.requirement)
@@ -283,7 +251,7 @@ NOT_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 1
 
 
 @each_value(Values(NOT_SEQUENCES, TypeError, "sequence of pairs (start, duration)", [PYTHON]))
-def test_plateaus(check: Check, wrong: WrongValue) -> None:
+def test_plateaus(check, wrong):
     arguments = {"plateaus": wrong.value}
     check(arguments, wrong.error, wrong.beginning("plateaus"), wrong.requirement)
 
@@ -292,7 +260,7 @@ def test_plateaus(check: Check, wrong: WrongValue) -> None:
     Values(NOT_PAIRS, TypeError, "pair (start, duration) in percent", [PYTHON]),
     Values([(-1, 10), (100.5, 10), (10, -0.5), (500, 300)], ValueError, "0 … 100 %; for steps"),
 )
-def test_plateau(check: Check, wrong: WrongValue) -> None:
+def test_plateau(check, wrong):
     arguments = {"plateaus": [(20, 5), wrong.value]}
     check(arguments, wrong.error, wrong.beginning("plateaus[1]"), wrong.requirement)
 
@@ -301,7 +269,7 @@ def test_plateau(check: Check, wrong: WrongValue) -> None:
     Values([5, "ab", None, (), (1, 0.5, "linear", 2), {10, 0.5}], TypeError, "a stage", [PYTHON]),
     Values([(5, 0, "(1-x)^2", 1)], TypeError, "be a stage (steps, to, shape)"),
 )
-def test_stage(check: Check, wrong: WrongValue) -> None:
+def test_stage(check, wrong):
     arguments = {"stages": [(5,), wrong.value]}
     check(arguments, wrong.error, wrong.beginning("stages[1]"), wrong.requirement)
 
@@ -341,34 +309,16 @@ ARGUMENTS = [
         "lie in 0 … 2**31 - 1",
     ),
     Wrong(
-        {"absolute_plateaus": [(50, "5m")]},
-        ValueError,
-        "absolute_plateaus[0].length = '5m'",
-        A_LETTER,
-    ),
-    Wrong(
         {"plateaus": [(95, 10)]},
         ValueError,
         "plateaus[0] = (95, 10) must end by total_steps = 100",
         "it lasts from step 95 to step 105; the second number is the length, not the end",
     ),
     Wrong(
-        {"absolute_plateaus": [(101, 0)]},
-        ValueError,
-        "absolute_plateaus[0] = (101, 0)",
-        "by total_steps",
-    ),
-    Wrong(
         {"plateaus": [(25, 10), (10, 20)]},
         ValueError,
         "plateaus[1] = (10, 20)",
         "starts, at step 25",
-    ),
-    Wrong(
-        {"plateaus": [(10, 20)], "absolute_plateaus": [(29, 5)]},
-        ValueError,
-        "plateaus[0] = (10, 20)",
-        "29",
     ),
     Wrong(
         {"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]},
@@ -413,28 +363,6 @@ ARGUMENTS = [
         "to 0",
         [PYTHON, JSON],
     ),
-    # A shape is checked even if it has no effect.
-    Wrong(
-        {"stages": [(5, None, "Linear")]},
-        ValueError,
-        "stages[0].shape = 'Linear'",
-        "one of",
-        [PYTHON, JSON],
-    ),
-    Wrong(
-        {"stages": [("2%%", 1.0), ("rest",)], "total_steps": 9},
-        ValueError,
-        "stages[0].steps = ",
-        A_PERCENTAGE,
-        [PYTHON, JSON],
-    ),
-    Wrong(
-        {"stages": [("rest",)], "total_steps": 0},
-        ValueError,
-        "total_steps = 0",
-        "1 …",
-        [PYTHON, JSON],
-    ),
     Wrong(
         {"stages": [("rest",), ("rest",)], "total_steps": 9},
         ValueError,
@@ -447,6 +375,12 @@ ARGUMENTS = [
         "stages add up to 8 steps",
         "= 9: write 'rest'",
     ),
+    Wrong(
+        {"stages": [(8, 1), ("50%",), ("rest",)], "total_steps": 9},
+        ValueError,
+        "stages add up to 12 steps",
+        "",
+    ),
     # There is no advice to write 'rest': nothing is left for it.
     Wrong(
         {"stages": [(5, 1), (5,)], "total_steps": 9},
@@ -454,12 +388,6 @@ ARGUMENTS = [
         "stages add up to 10",
         "total_steps = 9\n",
         [COMMAND],
-    ),
-    Wrong(
-        {"stages": [(8, 1), ("50%",), ("rest",)], "total_steps": 9},
-        ValueError,
-        "stages add up to 12 steps",
-        "",
     ),
 ]
 
@@ -473,20 +401,11 @@ ARGUMENTS = [
     ],
     indirect=["check"],
 )
-def test_arguments(check: Check, wrong: Wrong) -> None:
+def test_arguments(check, wrong):
     check(wrong.arguments, wrong.error, wrong.beginning, wrong.part)
 
 
 # Curves within curves.
-
-
-@dataclass
-class Inner:
-    """Arguments with a mistake, and the beginning of the message: the path of the argument."""
-
-    arguments: Any
-    error: type[Exception]
-    beginning: str
 
 
 ROOT = {"kind": "plateau", "total_steps": 9}
@@ -495,12 +414,12 @@ UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 
 
 
 @pytest.mark.parametrize(
-    "inner",
+    ("arguments", "error", "beginning"),
     [
-        Inner([], TypeError, "arguments = [] must be a mapping"),
-        Inner({**COOLDOWN, "curve": 5}, TypeError, "curve = 5 must be a mapping"),
-        Inner({**COOLDOWN, "at": "x"}, TypeError, "at = 'x' must be an integer"),
-        Inner(
+        ([], TypeError, "arguments = [] must be a mapping"),
+        ({**COOLDOWN, "curve": 5}, TypeError, "curve = 5 must be a mapping"),
+        ({**COOLDOWN, "at": "x"}, TypeError, "at = 'x' must be an integer"),
+        (
             {
                 "kind": "then",
                 "curve": ROOT,
@@ -510,62 +429,45 @@ UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 
             "other.curve.total_steps = 0 must",
         ),
         # Unknown names.
-        Inner(
+        (
             {**COOLDOWN, "curve": {**ROOT, "step": 3}},
             ValueError,
             "curve: 'step' is not an argument of PlateauCurve, which has total",
         ),
-        Inner(
-            {**ROOT, "min_lr": None},
-            ValueError,
-            "'min_lr' is not an argument of PlateauCurve, which has total",
-        ),
-        Inner(
-            {"kind": "staged", "stages": [[9]], "at": 1},
-            ValueError,
-            "'at' is not an argument of StagedCurve, which has stages, start, tot",
-        ),
-        Inner(
+        (
             {**ROOT, "x" * 300: 0.1},
             ValueError,
             f"'{'x' * 196}... is not an argument of PlateauCurve, which has total",
         ),
         # Missing and unknown kinds.
-        Inner({"total_steps": 9}, ValueError, "kind is missing: write one of 'cooldown', "),
-        Inner({**COOLDOWN, "curve": {}}, ValueError, "curve.kind is missing: write one of "),
-        Inner({"kind": "wsd"}, ValueError, f"kind = 'wsd' {UNKNOWN_KIND}"),
-        Inner({"kind": "Staged"}, ValueError, f"kind = 'Staged' {UNKNOWN_KIND}"),
-        Inner({"kind": 5}, ValueError, f"kind = 5 {UNKNOWN_KIND}"),
-        Inner({"kind": None}, ValueError, f"kind = None {UNKNOWN_KIND}"),
-        Inner({"kind": ["staged"]}, ValueError, f"kind = ['staged'] {UNKNOWN_KIND}"),
-        Inner({"kind": {}}, ValueError, f"kind = {{}} {UNKNOWN_KIND}"),
+        ({"total_steps": 9}, ValueError, "kind is missing: write one of 'cooldown', "),
+        ({**COOLDOWN, "curve": {}}, ValueError, "curve.kind is missing: write one of "),
+        ({"kind": "wsd"}, ValueError, f"kind = 'wsd' {UNKNOWN_KIND}"),
+        ({"kind": 5}, ValueError, f"kind = 5 {UNKNOWN_KIND}"),
+        ({"kind": ["staged"]}, ValueError, f"kind = ['staged'] {UNKNOWN_KIND}"),
         # Missing arguments.
-        Inner({"kind": "plateau"}, TypeError, "total_steps is missing: PlateauCurve needs total"),
-        Inner({"kind": "staged"}, TypeError, "stages is missing: StagedCurve needs stages"),
-        Inner(
+        ({"kind": "staged"}, TypeError, "stages is missing: StagedCurve needs stages"),
+        (
             {"kind": "cooldown", "curve": ROOT},
             TypeError,
             "at is missing: Cooldown needs curve, at, steps",
         ),
-        Inner(
+        (
             {**COOLDOWN, "curve": {"kind": "plateau"}},
             TypeError,
             "curve.total_steps is missing: PlateauCurve needs total_steps",
         ),
-        # Numbers as text, and no number.
-        Inner({**ROOT, "min_lr_ratio": None}, TypeError, "min_lr_ratio = None must be a number"),
     ],
-    ids=lambda inner: inner.beginning[:40],
 )
-def test_arguments_of_inner_curves_have_a_path(inner: Inner) -> None:
-    with pytest.raises(inner.error) as caught:
-        Curve.from_dict(inner.arguments)
-    assert type(caught.value) is inner.error
-    assert str(caught.value).startswith(inner.beginning)
+def test_arguments_of_inner_curves_have_a_path(arguments, error, beginning):
+    with pytest.raises(error) as caught:
+        Curve.from_dict(arguments)
+    assert type(caught.value) is error
+    assert str(caught.value).startswith(beginning)
     message = message_of(caught.value)
     path = Message(message.path, "")
-    assert inner.beginning.startswith(path)
-    names_argument = re.match(r"[\w.\[\]]+( = | is missing|: )", inner.beginning)
+    assert beginning.startswith(path)
+    names_argument = re.match(r"[\w.\[\]]+( = | is missing|: )", beginning)
     assert bool(path) == bool(names_argument)
-    check_design_page(inner.arguments, message)
+    check_design_page(arguments, message)
     check_copies(caught.value)

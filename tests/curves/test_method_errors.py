@@ -7,9 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from math import inf, nan
-from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.curves.strategies import MAX_STEP
@@ -21,20 +19,18 @@ from plateau_jax import (
     Curve,
     PlateauCurve,
     StagedCurve,
-    check_resume,
-    optax_schedule,
     stack,
 )
 from plateau_jax.curves.derived_curves import Cooldown
 
 
 @pytest.fixture
-def curve() -> PlateauCurve:
+def curve():
     return PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
 
 @pytest.fixture
-def branch() -> Curve:
+def branch():
     """A curve that holds until step 600, and then falls to 0 within 400 steps."""
     return StagedCurve([(100, 1.0), (900,)]).cooldown(600, 400)
 
@@ -66,25 +62,20 @@ def branch() -> Curve:
     ids=repr,
 )
 @wrong(TypeError, "step must be an integer or an array of integers, not {step}")
-def test_step(curve: Curve, step: Any) -> None:
+def test_step(curve, step):
     curve(step)
 
 
 @pytest.mark.parametrize("peak", [True, np.True_, "0.1", b"1", None, 1j, [0.1]], ids=repr)
 @wrong(TypeError, "peak_value = {peak}", "number")
-def test_peak_that_is_not_a_number(curve: Curve, peak: Any) -> None:
+def test_peak_that_is_not_a_number(curve, peak):
     curve.learning_rate(3, peak)
 
 
 @pytest.mark.parametrize("peak", [-0.1, -inf, nan, inf, 2.0**-127, 1e39, 3.4028236e38, 10**150])
 @wrong(ValueError, "peak_value = {peak}", "be 0, or")
-def test_peak_that_float32_does_not_hold(curve: Curve, peak: float) -> None:
+def test_peak_that_float32_does_not_hold(curve, peak):
     curve.learning_rate(3, peak)
-
-
-@wrong(TypeError, "optax_schedule(curve, peak_value)", "in jax.debug.callback, pass int(step)")
-def test_jax_array_as_step(curve: Curve) -> None:
-    curve.learning_rate(jnp.array(3), 0.1)
 
 
 # Derived curves and comparisons.
@@ -118,12 +109,9 @@ HALF_OF_ALL_STEPS = PlateauCurve(2**30)
         ),
         Call("cooldown", (100, 5), ValueError, ["to = -0.1", "[0, 1]"], {"to": -0.1}),
         Call("cooldown", (5, 5), ValueError, ["shape = None", A_SHAPE], {"shape": None}),
-        Call("cooldown", (5, 5), ValueError, ["shape = 't^-+2'", "for P"], {"shape": "t^-+2"}),
         Call("then", (None,), TypeError, ["other = None", "a Curve"]),
         Call("then", (CURVE,), ValueError, ["scale = 0", "(0, 1]"], {"scale": 0}),
         Call("then", (CURVE,), ValueError, ["scale = 1.0", "(0, 1]"], {"scale": 1 + 2**-52}),
-        Call("then", (CURVE,), ValueError, ["scale = nan", "finite"], {"scale": nan}),
-        Call("then", (CURVE,), TypeError, ["scale = True", "number"], {"scale": True}),
         Call("part", (1.0,), TypeError, ["start = 1.0", "integer"]),
         Call("part", (-1,), ValueError, ["start = -1", "lie in 0 … 999"]),
         Call("part", (5, 5), ValueError, ["start = 5", "lie in 0 … 4"]),
@@ -137,18 +125,18 @@ HALF_OF_ALL_STEPS = PlateauCurve(2**30)
     ],
     ids=name_of,
 )
-def test_wrong_call(curve: Curve, call: Call) -> None:
+def test_wrong_call(curve, call):
     call.check(curve)
 
 
 @wrong(ValueError, f"total_steps = {2**30} + {2**30}", "2**31 - 1")
-def test_continuation_past_the_last_step() -> None:
+def test_continuation_past_the_last_step():
     HALF_OF_ALL_STEPS.then(HALF_OF_ALL_STEPS)
 
 
 @pytest.mark.parametrize("shape", SAMPLES_ABOVE_ZERO)
 @wrong(ValueError, "shape = {shape}", "cooldown from or to 0")
-def test_shape_of_a_cooldown_to_0(shape: str) -> None:
+def test_shape_of_a_cooldown_to_0(shape):
     flat = StagedCurve([(10,)], start=1)
     flat.cooldown(5, 5, shape=shape)
 
@@ -156,7 +144,7 @@ def test_shape_of_a_cooldown_to_0(shape: str) -> None:
 # Averaging weights.
 
 
-def merge(steps: Any, error: type[Exception], *parts: str, mean_of: Any = None) -> Call:
+def merge(steps, error, *parts, mean_of=None):
     return Call("merge_weights", (steps,), error, parts, {"mean_of": mean_of})
 
 
@@ -169,9 +157,6 @@ def merge(steps: Any, error: type[Exception], *parts: str, mean_of: Any = None) 
         merge([600], ValueError, "steps = [600]", "two rising integers"),
         merge([7, 70, 70], ValueError, "steps = [7, 70, 70]", "two rising integers"),
         merge([600, 2**31], ValueError, f"steps = [600, {2**31}]", "at most 2**31 - 1"),
-        merge([50, 600], ValueError, "rises from step 50 to step 99", "= 50 to steps[-1]"),
-        merge([0, 1001], ValueError, "the curve is 0 at steps[0] = 0"),
-        merge([1000, 1001], ValueError, "the curve is 0 at steps[0] = 1000"),
         # Means.
         merge([1000], TypeError, "mean_of = 50.0", "integer", mean_of=50.0),
         merge([700, 800], TypeError, "mean_of[1] = 50.0", "integer", mean_of=[100, 50.0]),
@@ -213,11 +198,10 @@ def merge(steps: Any, error: type[Exception], *parts: str, mean_of: Any = None) 
             "from steps[0] - mean_of = 50 to total_steps",
             mean_of=50,
         ),
-        merge([100, 1000], ValueError, "0 at steps[0] - mean_of[0] = 0", mean_of=[100, 900]),
     ],
     ids=name_of,
 )
-def test_wrong_merge(branch: Curve, call: Call) -> None:
+def test_wrong_merge(branch, call):
     call.check(branch)
 
 
@@ -225,18 +209,18 @@ def test_wrong_merge(branch: Curve, call: Call) -> None:
 
 
 @wrong(ValueError, "curves is empty", "at least one Curve")
-def test_stack_of_no_curves() -> None:
+def test_stack_of_no_curves():
     stack([])
 
 
 @wrong(TypeError, "curves[1] = 3", "a Curve")
-def test_stack_of_something_else(curve: Curve) -> None:
+def test_stack_of_something_else(curve):
     stack([curve, 3])
 
 
 @pytest.mark.parametrize("curves", [CURVE, {CURVE}, {CURVE: None}], ids=type)
 @wrong(TypeError, "curves = ", "several Curves, in order")
-def test_stack_without_an_order(curves: Any) -> None:
+def test_stack_without_an_order(curves):
     stack(curves)
 
 
@@ -245,23 +229,18 @@ def test_stack_without_an_order(curves: Any) -> None:
 
 @pytest.mark.parametrize("curve_type", [Curve, PlateauCurve, Cooldown])
 @wrong(TypeError, "missing 1 required", "'kind'")
-def test_subclass(curve_type: Any) -> None:
+def test_subclass(curve_type):
     class Recipe(curve_type):
         pass
 
 
 @wrong(ValueError, "of a PlateauCurve, not of a StagedCurve")
-def test_arguments_of_a_different_class(curve: Curve) -> None:
+def test_arguments_of_a_different_class(curve):
     StagedCurve.from_dict(curve.to_dict())
 
 
-@wrong(ValueError, "of a Part, not of a Cooldown")
-def test_arguments_of_a_different_derived_class(curve: Curve) -> None:
-    Cooldown.from_dict(curve.part(5).to_dict())
-
-
 @wrong(ValueError, "warmup_steps = 1000", "total_steps - 1 = 999")
-def test_replaced_argument_is_checked(curve: PlateauCurve) -> None:
+def test_replaced_argument_is_checked(curve):
     replace(curve, warmup_steps=1000)
 
 
@@ -269,7 +248,7 @@ def test_replaced_argument_is_checked(curve: PlateauCurve) -> None:
 
 
 @pytest.fixture(scope="module")
-def deepest() -> Curve:
+def deepest():
     """A curve nested 64 deep, as many as are allowed."""
     curve: Curve = CURVE
     for index in range(64):
@@ -277,7 +256,7 @@ def deepest() -> Curve:
     return curve
 
 
-def test_curve_nested_64_deep_can_be_copied_and_saved(deepest: Curve) -> None:
+def test_curve_nested_64_deep_can_be_copied_and_saved(deepest):
     copies = [
         copy.deepcopy(deepest),
         pickle.loads(pickle.dumps(deepest)),
@@ -290,63 +269,21 @@ def test_curve_nested_64_deep_can_be_copied_and_saved(deepest: Curve) -> None:
 
 
 @wrong(ValueError, "nested 65 deep")
-def test_cooldown_of_the_deepest(deepest: Curve) -> None:
+def test_cooldown_of_the_deepest(deepest):
     deepest.cooldown(5, 5)
 
 
 @wrong(ValueError, "nested 65 deep")
-def test_deepest_as_a_continuation(deepest: Curve) -> None:
+def test_deepest_as_a_continuation(deepest):
     CURVE.then(deepest)
 
 
 # Long values.
 
 
-def as_total_steps(value: Any) -> None:
-    PlateauCurve(value)
-
-
-def as_start_of_a_plateau(value: Any) -> None:
-    PlateauCurve(9, plateaus=[(value, 1)])
-
-
-def as_continuation(value: Any) -> None:
-    PlateauCurve(9).then(value)
-
-
-def as_kind(value: Any) -> None:
-    Curve.from_dict({"kind": str(value)})
-
-
-def as_peak(value: Any) -> None:
-    optax_schedule(PlateauCurve(9), value)
-
-
-def as_record(value: Any) -> None:
-    check_resume(value, {}, 3)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        pytest.param(np.zeros((50, 50)), id="array"),
-        pytest.param("two\nlines" * 999, id="text"),
-        pytest.param([[0.5]] * 999, id="list"),
-    ],
-)
-@pytest.mark.parametrize(
-    "program",
-    [
-        as_total_steps,
-        as_start_of_a_plateau,
-        as_continuation,
-        Curve.from_dict,
-        as_kind,
-        as_peak,
-        as_record,
-    ],
-)
-def test_message_shows_a_line_of_a_long_value(program: Any, value: Any) -> None:
+@pytest.mark.parametrize("value", [np.zeros((50, 50)), "two\nlines" * 999, [[0.5]] * 999], ids=type)
+@pytest.mark.parametrize("program", [PlateauCurve, PlateauCurve(9).then, Curve.from_dict])
+def test_message_shows_a_line_of_a_long_value(program, value):
     with pytest.raises((TypeError, ValueError)) as caught:
         program(value)
     (line,) = str(caught.value).splitlines()

@@ -1,24 +1,19 @@
 """`same_until`: True is a proof of equal bits, and equal curves are recognized."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from support.curves.descriptions import build, descriptions_and_steps, steps_of
-from support.curves.strategies import MAX_STEP, Words, words
+from support.curves.strategies import MAX_STEP, words
 from support.examples import examples
-from support.numerics.oracle import Description, Oracle, are_equal, complete_stage
+from support.numerics.oracle import Oracle, are_equal, complete_stage
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
-
-Stages = list[tuple[Any, ...]]
+from plateau_jax import PlateauCurve, StagedCurve
 
 # The same curve, described in another way.
 
 
-def rewrite(description: Description, read: Words) -> Description:
+def rewrite(description, read):
     match description:
         case {"stages": stages, "start": start}:
             return {"stages": rewrite_stages(stages, start, read), "start": start}
@@ -32,7 +27,7 @@ def rewrite(description: Description, read: Words) -> Description:
             return split_plateaus(description, read)
 
 
-def rewrite_stages(stages: Stages, level: float, read: Words) -> Stages:
+def rewrite_stages(stages, level, read):
     """Split stages that hold in two, or let them end with a jump to their level."""
     rewritten = [(0, level)] * read.below(2)
     for steps, to, shape in map(complete_stage, stages):
@@ -50,7 +45,7 @@ def rewrite_stages(stages: Stages, level: float, read: Words) -> Stages:
     return rewritten
 
 
-def split_plateaus(description: Description, read: Words) -> Description:
+def split_plateaus(description, read):
     """Split each plateau into two that touch; one of them may be empty."""
     first_halves = []
     second_halves = []
@@ -64,7 +59,7 @@ def split_plateaus(description: Description, read: Words) -> Description:
 # A curve of the same length that may differ from some step on.
 
 
-def change(description: Description, read: Words) -> Description:
+def change(description, read):
     match description:
         case {"stages": stages, "start": start}:
             return {"stages": change_stages(stages, read), "start": start}
@@ -90,7 +85,7 @@ def change(description: Description, read: Words) -> Description:
             return {**description, name: changes[name]}
 
 
-def change_stages(stages: Stages, read: Words) -> Stages:
+def change_stages(stages, read):
     index = read.below(len(stages))
     steps, to, shape = complete_stage(stages[index])
     # A different level, possibly with the same float32.
@@ -113,7 +108,7 @@ def change_stages(stages: Stages, read: Words) -> Stages:
     return [*stages[:index], *instead, *stages[index + 1 :]]
 
 
-def change_cooldown(description: Description, read: Words) -> Description:
+def change_cooldown(description, read):
     changed = {**description, "to": 0.0, "shape": "linear"}
     if read.below(2):
         changed["cooldown"] = change(description["cooldown"], read)
@@ -124,7 +119,7 @@ def change_cooldown(description: Description, read: Words) -> Description:
 
 @examples(200)
 @given(descriptions_and_steps(size=16), words(40))
-def test_same_until_true_is_a_proof(case: tuple[Description, list[int]], read: Words) -> None:
+def test_same_until_true_is_a_proof(case, read):
     description, steps = case
     words_of_steps = read.take(16)
     changed = change(description, read)
@@ -148,9 +143,7 @@ def test_same_until_true_is_a_proof(case: tuple[Description, list[int]], read: W
 
 @examples(200)
 @given(descriptions_and_steps(size=4), words(100))
-def test_curve_described_differently_is_same_at_every_step(
-    case: tuple[Description, list[int]], read: Words
-) -> None:
+def test_curve_described_differently_is_same_at_every_step(case, read):
     description, steps = case
     curve = build(description)
     rewritten = build(rewrite(description, read))
@@ -160,63 +153,53 @@ def test_curve_described_differently_is_same_at_every_step(
     np.testing.assert_array_equal(curve(steps), rewritten(steps))
 
 
-def hold(level: float) -> Curve:
+def hold(level):
     return build({"stages": [(10,)], "start": level})
 
 
-@dataclass
-class Different:
-    """Two curves and the first step at which they differ."""
-
-    curve: Curve
-    other: Curve
-    first_difference: int
-
-
 @pytest.mark.parametrize(
-    "case",
+    ("curve", "other", "first"),
     [
         # Levels with the same float32
-        Different(hold(0.1), hold(0.10000000000000002), 0),
-        Different(
+        (hold(0.1), hold(0.10000000000000002), 0),
+        (
             PlateauCurve(100, min_lr_ratio=0.1),
             PlateauCurve(100, min_lr_ratio=0.10000000000000002),
             1,
         ),
-        Different(
+        (
             StagedCurve([(10, 0.1), (5,)]),
             StagedCurve([(10, 0.1), (5,), (0, 0.10000000000000002)]),
             15,
         ),
-        Different(PlateauCurve(100), PlateauCurve(100).then(PlateauCurve(9), scale=1e-30), 100),
-        Different(hold(0.3), hold(0.3).cooldown(5, 5, to=0.29999999999999993), 6),
+        (PlateauCurve(100), PlateauCurve(100).then(PlateauCurve(9), scale=1e-30), 100),
+        (hold(0.3), hold(0.3).cooldown(5, 5, to=0.29999999999999993), 6),
         # Both start to fall from 1 at step 910.
-        Different(
+        (
             PlateauCurve(1000, warmup_steps=100, plateaus=[(0, 90)]),
             StagedCurve([(100, 1.0), (600,), (0, 1.0), (200, 1.0, "cosine"), (10,), (10, 0.5)]),
             911,
         ),
         # Levels that agree to 60 digits are equal: after one of 10⁹ steps, x^20 is 10⁻¹⁸⁰, and
         # x^6 is 10⁻⁵⁴.
-        Different(
+        (
             StagedCurve([(10**9, 0, "1-x^20")], start=1.0),
             StagedCurve([(10**9,)], start=1.0),
             2,
         ),
-        Different(
+        (
             StagedCurve([(10**9, 0, "1-x^6")], start=1.0),
             StagedCurve([(10**9,)], start=1.0),
             1,
         ),
     ],
 )
-def test_curves_differ_from_first_step_on(case: Different) -> None:
-    first = case.first_difference
-    assert case.curve.first_difference(case.other) == first
-    assert case.other.first_difference(case.curve) == first
-    assert case.curve.same_until(case.other, first)
-    assert not case.curve.same_until(case.other, first + 1)
-    assert not case.curve.same_until(case.other, MAX_STEP)
+def test_curves_differ_from_first_step_on(curve, other, first):
+    assert curve.first_difference(other) == first
+    assert other.first_difference(curve) == first
+    assert curve.same_until(other, first)
+    assert not curve.same_until(other, first + 1)
+    assert not curve.same_until(other, MAX_STEP)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +211,7 @@ def test_curves_differ_from_first_step_on(case: Different) -> None:
         PlateauCurve(1, min_lr_ratio=0.3).then(hold(1.0), scale=0.3).part(1),
     ],
 )
-def test_same_level_is_equal_however_held(other: Curve) -> None:
+def test_same_level_is_equal_however_held(other):
     flat = hold(round(other(0), 6))
     assert flat.first_difference(other) is None
     assert other.first_difference(flat) is None

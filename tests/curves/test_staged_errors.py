@@ -1,7 +1,6 @@
 """Wrong arguments of `StagedCurve.wsd` and `StagedCurve.through`."""
 
 from math import inf, nan
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from plateau_jax import StagedCurve
 # Warmup, stable, decay.
 
 
-def wsd(error: type[Exception], *parts: str, total_steps: Any = 9, **options: Any) -> Call:
+def wsd(error, *parts, total_steps=9, **options):
     lengths = {"warmup_steps": 0, "decay_steps": 0}
     return Call("wsd", (total_steps,), error, parts, {**lengths, **options})
 
@@ -30,30 +29,28 @@ TOO_LONG = "warmup_steps + decay_steps = 5 + 5 must be at most total_steps = 9"
         wsd(TypeError, "warmup_steps = 0.2", "such as '2%'", warmup_steps=0.2),
         wsd(TypeError, "decay_steps = 'rest'", "such as '2%'", decay_steps="rest"),
         wsd(ValueError, "warmup_steps = '1/2%'", A_PERCENTAGE, warmup_steps="1/2%"),
-        wsd(ValueError, "decay_steps = '-1%'", A_PERCENTAGE, decay_steps="-1%"),
         wsd(ValueError, "decay_steps = -1", "lie in 0 … ", decay_steps=-1),
         wsd(ValueError, TOO_LONG, warmup_steps="60%", decay_steps=5),
         wsd(ValueError, "decay_shape = None", A_SHAPE, decay_shape=None),
         wsd(ValueError, "min_lr_ratio = 1.5", "lie in [0, 1]", min_lr_ratio=1.5),
-        wsd(TypeError, "min_lr_ratio = '10%'", "number", min_lr_ratio="10%"),
         wsd(ValueError, "start = -0.1", "lie in [0, 1]", start=-0.1),
     ],
     ids=name_of,
 )
-def test_wrong_wsd(call: Call) -> None:
+def test_wrong_wsd(call):
     call.check(StagedCurve)
 
 
 @pytest.mark.parametrize("shape", SAMPLES_ABOVE_ZERO)
 @wrong(ValueError, "decay_shape = {shape}", "decay from or to 0")
-def test_shape_of_a_decay_to_0(shape: str) -> None:
+def test_shape_of_a_decay_to_0(shape):
     StagedCurve.wsd(9, warmup_steps=0, decay_steps=9, decay_shape=shape)
 
 
 # Points.
 
 
-def through(points: Any, error: type[Exception], *parts: str) -> Call:
+def through(points, error, *parts):
     return Call("through", (points,), error, parts)
 
 
@@ -79,23 +76,22 @@ def through(points: Any, error: type[Exception], *parts: str) -> Call:
         ),
         through([(0, 1.0), (5, "0.5")], TypeError, "points[1].level = '0.5'", "number"),
         through([(0, 1.0), (5, 1.5)], ValueError, "points[1].level = 1.5", "lie in [0, 1]"),
-        through([(0, 1.0), (5, nan)], ValueError, "points[1].level = nan", "finite"),
         through(np.zeros(5), TypeError, "points[0] = np.float64(0.0) must be a pair"),
         through(np.zeros((5, 2), bool), TypeError, "points[0].step = np.False_", "integer"),
     ],
     ids=name_of,
 )
-def test_wrong_points(call: Call) -> None:
+def test_wrong_points(call):
     call.check(StagedCurve)
 
 
 @pytest.mark.parametrize("point", NOT_PAIRS, ids=repr)
 @wrong(TypeError, "points[1] = {point}", "pair (step, level)")
-def test_point_that_is_not_a_pair(point: Any) -> None:
+def test_point_that_is_not_a_pair(point):
     StagedCurve.through([(0, 1.0), point])
 
 
 @pytest.mark.parametrize("step", [0.5, nan, inf])
 @wrong(TypeError, "points[1].step = np.float32({step}) must be an integer")
-def test_step_in_an_array_of_floats(step: float) -> None:
+def test_step_in_an_array_of_floats(step):
     StagedCurve.through(np.array([(0, 1), (step, 1)], np.float32))

@@ -1,18 +1,14 @@
 """Steps of any type and shape, and learning rates at them."""
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.curves.descriptions import CurveAndSteps, build, curves_and_steps, descriptions
+from support.curves.descriptions import build, curves_and_steps, descriptions
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
-from support.numerics.oracle import Description
 from support.schedulers.runs import learning_rate, peaks
 
 from plateau_jax import PlateauCurve
@@ -26,7 +22,7 @@ class Step(int):
 
 @examples(50)
 @given(curves_and_steps(size=9), peaks)
-def test_single_steps_agree(case: CurveAndSteps, peak: float) -> None:
+def test_single_steps_agree(case, peak):
     curve, steps = case
     for step, value in zip(steps.tolist(), curve(steps), strict=True):
         expected_lr = learning_rate(peak, curve, step)
@@ -40,7 +36,7 @@ def test_single_steps_agree(case: CurveAndSteps, peak: float) -> None:
 
 
 @given(curves_and_steps(), peaks)
-def test_arrays_of_steps_agree(case: CurveAndSteps, peak: float) -> None:
+def test_arrays_of_steps_agree(case, peak):
     curve, steps = case
     values = curve(steps.tolist())
     assert values.dtype == np.float32
@@ -60,7 +56,7 @@ def test_arrays_of_steps_agree(case: CurveAndSteps, peak: float) -> None:
 
 @examples(50)
 @given(curves_and_steps())
-def test_integers_of_any_dtype_agree(case: CurveAndSteps) -> None:
+def test_integers_of_any_dtype_agree(case):
     curve, steps = case
     for dtype in (np.int8, np.uint8, np.int16, np.uint16, np.uint32, np.int64, np.uint64):
         limits = np.iinfo(dtype)
@@ -75,9 +71,7 @@ def test_integers_of_any_dtype_agree(case: CurveAndSteps) -> None:
 
 @examples(50)
 @given(descriptions(), st.lists(st.integers(), min_size=3))
-def test_curve_is_constant_before_the_start_and_past_the_end(
-    description: Description, integers: list[int]
-) -> None:
+def test_curve_is_constant_before_the_start_and_past_the_end(description, integers):
     """Steps may be integers of any size."""
     curve = build(description)
     array = np.array(integers, object)
@@ -97,7 +91,7 @@ def test_curve_is_constant_before_the_start_and_past_the_end(
     [[], (), range(0), np.zeros(0), np.zeros((0, 3)), np.zeros((2, 0), int)],
     ids=repr,
 )
-def test_empty_steps_give_empty_values(empty: Any) -> None:
+def test_empty_steps_give_empty_values(empty):
     values = CURVE(empty)
     assert values.shape == np.shape(empty)
     assert values.dtype == np.float32
@@ -115,18 +109,16 @@ over_nothing = jax.vmap(CURVE, axis_size=1, in_axes=None)
     ],
 )
 @pytest.mark.parametrize("call", [CURVE, jax.jit(CURVE), over_nothing])
-def test_error_for_jax_step_names_jax_function(
-    step: jax.Array, call: Callable[[jax.Array], Any]
-) -> None:
+def test_error_for_jax_step_names_jax_function(step, call):
     with pytest.raises(TypeError, match=r"optax_schedule\(curve, peak_value\), or multiplier"):
         call(step)
 
 
-def test_torch_and_numpy_integers_are_steps_with_jax_loaded() -> None:
+def test_torch_and_numpy_integers_are_steps_with_jax_loaded():
     assert CURVE(torch.tensor(3)) == CURVE(3)
     assert CURVE(torch.arange(9))[3] == CURVE(3)
     assert CURVE(np.array(3)) == CURVE(3)
 
 
-def test_peak_of_minus_0_is_0() -> None:
+def test_peak_of_minus_0_is_0():
     assert str(CURVE.learning_rate(3, -0.0)) == "0.0"

@@ -1,20 +1,15 @@
 """Values of every kind of curve against the exact formulas, for every kind of step."""
 
-from collections.abc import Sequence
 from fractions import Fraction
-from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
-from numpy.typing import NDArray
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.numerics.borders import steps_at_borders
 from support.numerics.oracle import (
-    Description,
     Oracle,
     are_equal,
     can_join,
@@ -28,7 +23,7 @@ from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.shapes.known_shapes import SHAPES
 
 
-def check_values(description: Description, steps: Sequence[int]) -> None:
+def check_values(description, steps):
     """Check that each value is within 0.500000001 units in the last place, or 0 below 2⁻¹²⁶."""
     curve = build(description)
     oracle = Oracle(description)
@@ -38,7 +33,7 @@ def check_values(description: Description, steps: Sequence[int]) -> None:
         assert curve(step) == value
 
 
-def check_monotone(values: NDArray[np.float32], start: Any, end: Any) -> None:
+def check_monotone(values, start, end):
     """Check that values between two levels never turn."""
     if start < end:
         assert (np.diff(values) >= 0).all()
@@ -48,16 +43,14 @@ def check_monotone(values: NDArray[np.float32], start: Any, end: Any) -> None:
 
 @examples(240)
 @given(st.one_of(descriptions_and_steps(), descriptions_and_steps(scaled=True)))
-def test_values_are_within_the_promised_error(case: tuple[Description, list[int]]) -> None:
+def test_values_are_within_the_promised_error(case):
     description, steps = case
     check_values(description, steps)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @given(data=st.data())
-def test_values_near_rounding_borders_are_exact_and_monotone(
-    shape: str, data: st.DataObject
-) -> None:
+def test_values_near_rounding_borders_are_exact_and_monotone(shape, data):
     description, step = data.draw(steps_at_borders((shape,)))
     check_values(description, [step])
     curve = build(description)
@@ -75,9 +68,7 @@ def test_values_near_rounding_borders_are_exact_and_monotone(
     rises=st.booleans(),
     data=st.data(),
 )
-def test_exponential_between_tiny_levels_is_as_exact(
-    low: float, high: float, length: int, rises: bool, data: st.DataObject
-) -> None:
+def test_exponential_between_tiny_levels_is_as_exact(low, high, length, rises, data):
     """Like ExponentialLR over many steps, with a cooldown to even smaller levels."""
     if rises:
         stage = {"stages": [(length, high, "exponential")], "start": low}
@@ -102,7 +93,7 @@ def test_exponential_between_tiny_levels_is_as_exact(
 
 
 @given(descriptions(scaled=True))
-def test_first_step_of_every_segment_is_nearest_float32(description: Description) -> None:
+def test_first_step_of_every_segment_is_nearest_float32(description):
     """The last segment is the end, so this holds for both ends of the curve too."""
     curve = build(description)
     oracle = Oracle(description)
@@ -112,7 +103,7 @@ def test_first_step_of_every_segment_is_nearest_float32(description: Description
 
 
 @given(steps_at_borders(least=Fraction(1, 2**38)))
-def test_cooldown_starts_at_nearest_float32_near_borders(case: tuple[Description, int]) -> None:
+def test_cooldown_starts_at_nearest_float32_near_borders(case):
     parent, at = case
     cooldown = {"cooldown": parent, "at": at, "steps": 1, "to": 0.0, "shape": "1-sqrt"}
     curve = build(cooldown)
@@ -122,7 +113,7 @@ def test_cooldown_starts_at_nearest_float32_near_borders(case: tuple[Description
 
 @given(descriptions_and_steps(size=8, scaled=True))
 @example(({"stages": [(2,), (2, 0.2), (2, 0.5), (2,)], "start": 0.5}, [1]))
-def test_flat_parts_are_flat(case: tuple[Description, list[int]]) -> None:
+def test_flat_parts_are_flat(case):
     description, steps = case
     curve = build(description)
     flat_runs = Oracle(description).flat_runs()
@@ -134,7 +125,7 @@ def test_flat_parts_are_flat(case: tuple[Description, list[int]]) -> None:
 
 @examples(140)
 @given(descriptions(scaled=True), st.randoms())
-def test_stages_are_monotone_and_within_0_and_1(description: Description, random: Random) -> None:
+def test_stages_are_monotone_and_within_0_and_1(description, random):
     curve = build(description)
     oracle = Oracle(description)
     for begin, end, part in oracle.spans():
@@ -154,7 +145,7 @@ def test_stages_are_monotone_and_within_0_and_1(description: Description, random
         assert (values <= 1).all()
 
 
-def check_stage(length: int, start: float, end: float, shape: str) -> None:
+def check_stage(length, start, end, shape):
     """Check that a stage between tiny levels is monotone, and exact at both ends."""
     with suppress_warnings():
         curve = StagedCurve([(length, end, shape)], start=start)
@@ -173,7 +164,7 @@ def check_stage(length: int, start: float, end: float, shape: str) -> None:
         (2.0**-126, 2.0**-61),
     ],
 )
-def test_tiny_levels_are_monotone_in_both_directions(shape: str, low: float, high: float) -> None:
+def test_tiny_levels_are_monotone_in_both_directions(shape, low, high):
     if not can_join(shape, low, high):
         return
     check_stage(1000, low, high, shape)
@@ -181,7 +172,7 @@ def test_tiny_levels_are_monotone_in_both_directions(shape: str, low: float, hig
     check_stage(MAX_STEP, high, low, shape)
 
 
-def test_border_of_tiny_levels_does_not_rise() -> None:
+def test_border_of_tiny_levels_does_not_rise():
     """The first stage ends where the second begins, to the last bit of both."""
     first = 2.182832815997069e-16
     second = 2.034716295652536e-16
@@ -192,7 +183,7 @@ def test_border_of_tiny_levels_does_not_rise() -> None:
 
 @pytest.mark.parametrize("power", [1.5, 2, 3, 7, 12.5, 16, 20])
 @pytest.mark.parametrize("length", [2**10, 2**14, 3 * 2**12, 10_000])
-def test_powers_are_monotone_at_every_step(power: float, length: int) -> None:
+def test_powers_are_monotone_at_every_step(power, length):
     # At x = 2^-k an integer power is a power of two, far below 2⁻⁶²: its logarithm has no fraction.
     steps = range(length + 1)
     rising = StagedCurve([(length, 1.0, f"1-x^{power}")], start=0.0)
@@ -203,7 +194,7 @@ def test_powers_are_monotone_at_every_step(power: float, length: int) -> None:
 
 @pytest.mark.parametrize("shape", SAMPLES_ABOVE_ZERO)
 @pytest.mark.parametrize("low", [0.5, 0.75, 1 - 2.0**-23])
-def test_slow_stages_are_monotone(shape: str, low: float) -> None:
+def test_slow_stages_are_monotone(shape, low):
     """From one step to the next these move by about the error of the arithmetic."""
     distance = rounding_border_above(low) - Fraction(low)
     for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 3e-7, 1e-6):
@@ -216,13 +207,13 @@ def test_slow_stages_are_monotone(shape: str, low: float) -> None:
         check_monotone(falling(steps_around(1 - fraction)), high, low)
 
 
-def rounding_border_above(level: float) -> Fraction:
+def rounding_border_above(level):
     """Return the middle between a float32 and the next."""
     following = np.nextafter(np.float32(level), np.float32(1))
     return (Fraction(level) + Fraction(float(following))) / 2
 
 
-def steps_around(fraction: Fraction) -> NDArray[np.int64]:
+def steps_around(fraction):
     """Return 6000 steps around a fraction of the largest step."""
     middle = min(max(int(fraction * MAX_STEP), 0), MAX_STEP)
     return np.clip(middle + np.arange(-3_000, 3_000), 0, MAX_STEP)

@@ -1,15 +1,11 @@
 """`CurveWarning` about a curve: when it is given, at which line, and how often."""
 
-import copy
 import dataclasses
 import linecache
-import pickle
 import warnings
 from code import InteractiveInterpreter
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +17,7 @@ from plateau_jax.arguments.curve_warning import suppress_warnings
 from torch_bridge import lambda_lr
 
 
-def warnings_of(call: Callable[..., Any], *arguments: Any, **named: Any) -> list[str]:
+def warnings_of(call, *arguments, **named):
     """Return the messages of a call's warnings, each a `CurveWarning` at a line of this file."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -39,11 +35,11 @@ pairs = st.one_of(
 )
 
 
-def rounds_down_to_0(duration: float, decaying: int) -> bool:
+def rounds_down_to_0(duration, decaying):
     return duration > 0 and int(decaying * Fraction(str(duration)) / 100) == 0
 
 
-def look_like_fractions(plateaus: list[tuple[float, float]]) -> bool:
+def look_like_fractions(plateaus):
     """Return True if no number exceeds 1, and one of them is neither 0 nor 1."""
     numbers = {number for pair in plateaus for number in pair}
     return max(numbers, default=0) <= 1 and not numbers <= {0, 1}
@@ -54,9 +50,7 @@ def look_like_fractions(plateaus: list[tuple[float, float]]) -> bool:
 @example(1000, 0, [(0, 1), (2, 0.5)])
 @example(1000, 0, [(0.5, 1)])
 @example(10**6, 0, [(0, 0.5)])
-def test_only_fractions_and_lost_plateaus_warn(
-    decaying: int, warmup: int, plateaus: list[tuple[float, float]]
-) -> None:
+def test_only_fractions_and_lost_plateaus_warn(decaying, warmup, plateaus):
     is_lost = any(rounds_down_to_0(duration, decaying) for _, duration in plateaus)
     arguments = {"warmup_steps": warmup, "plateaus": plateaus}
     try:
@@ -80,7 +74,7 @@ def test_only_fractions_and_lost_plateaus_warn(
 @example(1e-4)
 @example(9.99e-5)
 @example(5e-324)
-def test_end_like_learning_rate_warns(ratio: float) -> None:
+def test_end_like_learning_rate_warns(ratio):
     messages = warnings_of(PlateauCurve, 100, warmup_steps=10, min_lr_ratio=ratio)
     assert len(messages) == (0 < ratio < 1e-4 * (1 - 1e-9))
     for message in messages:
@@ -90,13 +84,13 @@ def test_end_like_learning_rate_warns(ratio: float) -> None:
 
 
 @given(st.floats(1e-12, 10).map(np.float32).map(float))
-def test_end_may_be_a_rounded_quotient(peak: float) -> None:
+def test_end_may_be_a_rounded_quotient(peak):
     assert warnings_of(PlateauCurve, 100, min_lr_ratio=1e-4 * peak / peak) == []
 
 
 @given(st.integers(0, 100), st.floats(0, 1))
 @example(100, 1e-5)
-def test_curve_may_start_at_any_fraction(warmup: int, ratio: float) -> None:
+def test_curve_may_start_at_any_fraction(warmup, ratio):
     """Recipes warm up from 1e-8 to 1e-3, and (step + 1)/W starts at 1/W, which may be small."""
     assert warnings_of(PlateauCurve, 1000, warmup_steps=warmup, init_lr_ratio=ratio) == []
     assert warnings_of(StagedCurve, [(warmup, 1.0), (100, 0.0)], start=ratio) == []
@@ -113,7 +107,7 @@ levels = st.one_of(st.none(), st.sampled_from((0, 0.01, 3e-4)), st.floats(0, 0.0
 @example(0.0, [0.01, None])
 @example(0.01, [None])
 @example(0.0, [1.0, None, 0.001])
-def test_stage_levels_like_learning_rates_warn(start: float, levels: list[float | None]) -> None:
+def test_stage_levels_like_learning_rates_warn(start, levels):
     highest = max([start, *(level for level in levels if level is not None)])
     messages = warnings_of(StagedCurve, [(5, level) for level in levels], start=start)
     if highest >= 0.01:
@@ -138,7 +132,7 @@ def test_stage_levels_like_learning_rates_warn(start: float, levels: list[float 
 @example(0, 0.0, "linear")
 @example(99, 0.0, "linear")
 @example(100, 0.0, "linear")
-def test_only_cooldown_from_0_warns(at: int, floor: float, shape: str) -> None:
+def test_only_cooldown_from_0_warns(at, floor, shape):
     curve = PlateauCurve(100, warmup_steps=10, min_lr_ratio=floor)
     messages = warnings_of(curve.cooldown, at, 10, shape=shape)
     assert len(messages) == (curve(at) == 0)
@@ -150,7 +144,7 @@ def test_only_cooldown_from_0_warns(at: int, floor: float, shape: str) -> None:
 
 
 @contextmanager
-def warns(*beginnings: str) -> Iterator[None]:
+def warns(*beginnings):
     """Check that the block warns once about each mistake, at its own line."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -165,23 +159,18 @@ def warns(*beginnings: str) -> Iterator[None]:
         assert message.startswith(beginning)
 
 
-def test_plateaus_like_fractions() -> None:
+def test_plateaus_like_fractions():
     with warns("plateaus = [(0.5, 0.3)] look like frac"):
         curve = PlateauCurve(100, plateaus=[(0.5, 0.3)])  # warns
         curve.cooldown(50, 10).then(PlateauCurve(9), scale=0.5)
 
 
-def test_warmup_that_rounds_down_to_0() -> None:
+def test_warmup_that_rounds_down_to_0():
     with warns("warmup_steps = '0.9%' of 100 steps rounds down to 0"):
         PlateauCurve(100, warmup_steps="0.9%")  # warns
 
 
-def test_stage_that_rounds_down_to_0() -> None:
-    with warns("stages[0].steps = '0.9%' of 100 steps rounds"):
-        StagedCurve([("0.9%", 1.0), ("rest",)], total_steps=100)  # warns
-
-
-def test_three_mistakes_of_one_curve() -> None:
+def test_three_mistakes_of_one_curve():
     with warns(
         "warmup_steps = '0.9%' of 100",
         "decay_steps = '0.5%' of 100",
@@ -190,7 +179,7 @@ def test_three_mistakes_of_one_curve() -> None:
         StagedCurve.wsd(100, warmup_steps="0.9%", decay_steps="0.5%", min_lr_ratio=1e-5)  # warns
 
 
-def test_zeros_are_no_mistakes() -> None:
+def test_zeros_are_no_mistakes():
     with warns():
         PlateauCurve(100, warmup_steps="0%")
         StagedCurve([("0%", 1.0), ("rest",)], total_steps=100)
@@ -198,37 +187,20 @@ def test_zeros_are_no_mistakes() -> None:
         StagedCurve.through([(0, 0.0), (9, 0.01)])
 
 
-def test_points_like_learning_rates() -> None:
-    with warns("points have levels that"):
+def test_points():
+    with warns("points have levels that", "points have no level above 0"):
         curve = StagedCurve.through([(0, 0.0), (9, 3e-4)])  # warns
         curve.cooldown(5, 10)
-
-
-def test_points_of_zeros() -> None:
-    with warns("points have no level above 0"):
         StagedCurve.through([(0, 0), (9, 0)])  # warns
 
 
-def test_stages_like_learning_rates() -> None:
-    with warns("stages have levels that"):
-        curve = StagedCurve([(9, 3e-4)])  # warns
-        curve.cooldown(5, 10).then(PlateauCurve(9), scale=0.5)
-
-
-def test_cooldown_from_0() -> None:
-    curve = PlateauCurve(9)
-    with warns("at = 9: the learning rate is 0"):
-        cooled = curve.cooldown(9, 10)  # warns
-        cooled.cooldown(5, 10).then(curve)
-
-
-def test_replaced_argument() -> None:
+def test_replaced_argument():
     curve = PlateauCurve(100, plateaus=[(50, 30)])
     with warns("plateaus = [(0.5, 0.3)] look like frac"):
         dataclasses.replace(curve, plateaus=[(0.5, 0.3)])  # warns
 
 
-def test_warning_in_a_console() -> None:
+def test_warning_in_a_console():
     """Its namespace has no `__name__`."""
     console = InteractiveInterpreter({"PlateauCurve": PlateauCurve})
     with pytest.warns(CurveWarning) as caught:
@@ -236,7 +208,7 @@ def test_warning_in_a_console() -> None:
     assert [warning.filename for warning in caught] == ["<console>"]
 
 
-def test_mistakes_in_a_file() -> None:
+def test_mistakes_in_a_file():
     """Also in a curve within a curve."""
     cooled = {"kind": "cooldown", "curve": {"kind": "plateau", "total_steps": 9}}
     with warns("plateaus = [(0.5, 0.3)] look like frac", "at = 9: the learning rate is 0"):
@@ -248,28 +220,9 @@ def test_mistakes_in_a_file() -> None:
         Curve.from_dict({"kind": "then", "curve": rise, "other": zero})  # warns
 
 
-def check_copies_are_silent(curve: Curve) -> None:
-    assert copy.copy(curve) == curve
-    assert copy.deepcopy(curve) == curve
-    assert pickle.loads(pickle.dumps(curve)) == curve
-
-
-def test_copies_pickles_and_saved_curves_stay_silent() -> None:
+def test_saved_curves_stay_silent():
     with suppress_warnings():
-        stages = StagedCurve([(9, 3e-4)])
         curve = PlateauCurve(100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5)
-    branch = curve.cooldown(50, 10).then(curve)
-    check_copies_are_silent(curve)
-    check_copies_are_silent(branch)
-    check_copies_are_silent(stages)
-    check_copies_are_silent(stages.then(curve))
+    branch = curve.cooldown(50, 10).then(StagedCurve([(9, 1.0)]))
     scheduler = lambda_lr(optimizer_with([0.1, 0.2]), [curve, branch])
     scheduler.load_state_dict(scheduler.state_dict())
-    with pytest.raises(CurveWarning):  # a new construction warns as before
-        PlateauCurve(100, plateaus=[(0.5, 0.3)])
-
-
-def test_message_stays_short() -> None:
-    many = [(index / 1000, 0.0001) for index in range(900)]
-    (message,) = warnings_of(PlateauCurve, 10**7, plateaus=many)
-    assert len(message) < 500

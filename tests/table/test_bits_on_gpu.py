@@ -1,10 +1,5 @@
-"""Curves of every shape have the bits of NumPy on a GPU, in every mode of both frameworks.
+"""Curves of every shape have the bits of NumPy on a GPU, in every mode of both frameworks."""
 
-With `-s`, each test prints how many values it compared in each mode.
-"""
-
-from collections import Counter
-from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -16,11 +11,12 @@ import pytest
 import torch
 from hypothesis import example, given, strategies as st
 from numpy.typing import NDArray
-from support.curves.descriptions import CurveAndSteps, curves_and_steps
+from support.curves.descriptions import curves_and_steps
 from support.curves.strategies import SMALLEST_NORMAL
 from support.examples import examples
 from support.jax import jax_cases
-from torch import Tensor, nn
+from support.jax.jax_cases import assert_equal_bits
+from torch import nn
 
 import torch_bridge
 from plateau_jax import multiplier, optax_schedule
@@ -40,34 +36,10 @@ every_shape = example((jax_cases.NESTED, SOME_STEPS))
 many_rows = example((jax_cases.MANY, SOME_STEPS))
 
 
-class Compared(Counter[str]):
-    """The number of equal values, by mode."""
-
-    def check(self, mode: str, actual: Any, expected: NDArray[Any]) -> None:
-        jax_cases.assert_equal_bits(actual, expected)
-        self[mode] += expected.size
-
-
-@pytest.fixture(scope="module")
-def compared() -> Iterator[Compared]:
-    counts = Compared()
-    yield counts
-    print(f"\n{counts.total()} values in all")
-
-
-@pytest.fixture(autouse=True)
-def counts_of_a_test(compared: Compared) -> Iterator[None]:
-    """Print them when the test ends: a run may be stopped before the last test."""
-    before = Counter(compared)
-    yield
-    for mode, count in (compared - before).items():
-        print(f"\n{mode}: {count} values have the bits of NumPy")
-
-
 # torch.
 
 
-def captured(table: Any, steps: Tensor) -> Tensor:
+def captured(table, steps):
     """Return the multipliers of a replay; before it, the captured tensor holds different ones."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -83,28 +55,20 @@ def captured(table: Any, steps: Tensor) -> Tensor:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("mode", "of_table"),
-    [
-        pytest.param("torch eager", torch_bridge.multiplier, id="eager"),
-        pytest.param("torch captured", captured, id="captured"),
-    ],
-)
+@pytest.mark.parametrize("of_table", [torch_bridge.multiplier, captured])
 @examples(100)
 @given(cases)
 @every_shape
 @many_rows
-def test_torch(
-    compared: Compared, mode: str, of_table: Callable[..., Tensor], case: CurveAndSteps
-) -> None:
+def test_torch(of_table, case):
     curve, steps = case
     table = tensors(curve.table, "cuda")
     multipliers = of_table(table, torch.from_numpy(steps).cuda())
-    compared.check(mode, multipliers.cpu(), curve(steps))
+    assert_equal_bits(multipliers.cpu(), curve(steps))
 
 
 @pytest.fixture(scope="module")
-def compiled() -> Iterator[Callable[..., Tensor]]:
+def compiled():
     torch.compiler.reset()
     yield torch.compile(torch_bridge.multiplier, fullgraph=True, dynamic=False)
     torch.compiler.reset()
@@ -116,35 +80,25 @@ def compiled() -> Iterator[Callable[..., Tensor]]:
 @given(cases)
 @every_shape
 @many_rows
-def test_torch_compiled(
-    compared: Compared, compiled: Callable[..., Tensor], case: CurveAndSteps
-) -> None:
+def test_torch_compiled(compiled, case):
     curve, steps = case
     in_one_form = jax_cases.in_one_of_two_sizes(curve)  # each form is compiled, for seconds
     table = tensors(in_one_form, "cuda")
     multipliers = compiled(table, torch.from_numpy(steps).cuda())
-    compared.check("torch compiled", multipliers.cpu(), curve(steps))
+    assert_equal_bits(multipliers.cpu(), curve(steps))
 
 
-def mean_of_squares(model: nn.Module, batch: Tensor) -> Tensor:
+def mean_of_squares(model, batch):
     return model(batch).square().mean()
 
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-@pytest.mark.parametrize(
-    ("mode", "cuda_graph"),
-    [
-        pytest.param("TrainStep", False, id="eager"),
-        pytest.param("TrainStep captured", True, id="captured"),
-    ],
-)
+@pytest.mark.parametrize("cuda_graph", [False, True])
 @examples(10)
 @given(curves_and_steps((0, 1, 2, 18), 4), st.sampled_from((3e-4, 0.1, 1.0)))
 @example((jax_cases.NESTED, jax_cases.STEPS[300::200]), 3e-4)
-def test_train_step(
-    compared: Compared, mode: str, cuda_graph: bool, case: CurveAndSteps, peak: float
-) -> None:
+def test_train_step(cuda_graph, case, peak):
     """A short curve is tabulated; of a long one, each update evaluates the table."""
     curve, steps = case
     batch = torch.ones(2, 4, device="cuda")
@@ -163,15 +117,15 @@ def test_train_step(
             )
         lrs = torch.cat([step(batch).lr for _ in range(UPDATES)])
         expected = curve.learning_rate(range(start, start + UPDATES), peak)
-        compared.check(mode, lrs.cpu(), expected)
+        assert_equal_bits(lrs.cpu(), expected)
 
 
 # JAX.
 
 
 @jax.jit
-def every_mode_of_a_traced_table(table: Any, steps: jax.Array) -> dict[str, jax.Array]:
-    def at_step(carry: None, step: jax.Array) -> tuple[None, jax.Array]:
+def every_mode_of_a_traced_table(table, steps):
+    def at_step(carry, step):
         return carry, multiplier(table, step)
 
     _, scanned = jax.lax.scan(at_step, None, steps)
@@ -188,13 +142,13 @@ def every_mode_of_a_traced_table(table: Any, steps: jax.Array) -> dict[str, jax.
 @given(cases)
 @every_shape
 @many_rows
-def test_jax_compiled(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
+def test_jax_compiled(x64, case):
     curve, steps = case
     table = jax_cases.in_one_of_two_sizes(curve)
     with jax.enable_x64(x64):
         modes: dict[str, Any] = every_mode_of_a_traced_table(table, jnp.asarray(steps))
-        for mode, multipliers in modes.items():
-            compared.check(f"JAX {mode}, x64 {x64}", multipliers, curve(steps))
+        for multipliers in modes.values():
+            assert_equal_bits(multipliers, curve(steps))
 
 
 @pytest.mark.gpu("jax")
@@ -203,11 +157,11 @@ def test_jax_compiled(compared: Compared, x64: bool, case: CurveAndSteps) -> Non
 @given(cases)
 @every_shape
 @many_rows
-def test_jax_eager(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
+def test_jax_eager(x64, case):
     curve, steps = case
     with jax.enable_x64(x64):
         multipliers = multiplier(curve.table, jnp.asarray(steps))
-        compared.check(f"JAX eager, x64 {x64}", multipliers, curve(steps))
+        assert_equal_bits(multipliers, curve(steps))
 
 
 @pytest.mark.gpu("jax")
@@ -216,7 +170,7 @@ def test_jax_eager(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
 @given(cases_in_updates)
 @every_shape
 @many_rows
-def test_jax_optax_schedule(compared: Compared, x64: bool, case: CurveAndSteps) -> None:
+def test_jax_optax_schedule(x64, case):
     curve, steps = case
     expected = jax_cases.product(curve, 3e-4, steps)
     # XLA flushes float32 below 2⁻¹²⁶ to zero.
@@ -224,5 +178,4 @@ def test_jax_optax_schedule(compared: Compared, x64: bool, case: CurveAndSteps) 
     with jax.enable_x64(x64):
         schedule = optax_schedule(curve, 3e-4)
         lrs = np.asarray(schedule(jnp.asarray(steps)))
-    mode = f"optax_schedule, x64 {x64}"
-    compared.check(mode, lrs[is_promised], expected[is_promised])
+    assert_equal_bits(lrs[is_promised], expected[is_promised])

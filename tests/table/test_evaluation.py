@@ -1,9 +1,7 @@
 """The evaluation of a table: the same integers and bits in Python, NumPy, JAX and torch."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,19 +10,18 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from jax.extend.core import ClosedJaxpr
-from support.curves.descriptions import CurveAndSteps, curves_and_steps
+from support.curves.descriptions import curves_and_steps
 from support.examples import examples
-from support.jax.jax_cases import MANY, NESTED, STEPS, assert_equal_bits
+from support.jax.jax_cases import NESTED, STEPS, assert_equal_bits
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from plateau_jax import multiplier, optax_schedule, stack
+from plateau_jax import multiplier, optax_schedule
 from plateau_jax.numerics import round_to_float32
 from plateau_jax.table.evaluation import (
     NUMPY,
     PYTHON,
     WideTable,
     evaluate,
-    in_python,
     in_words,
     scale_down,
 )
@@ -35,7 +32,7 @@ MAX_STEP = 2**31 - 1
 
 
 @given(COEFFICIENT, COEFFICIENT, st.integers(0, MAX_STEP), st.integers(0, 31))
-def test_product_by_halves_is_rounded_down_once(a: int, b: int, offset: int, shift: int) -> None:
+def test_product_by_halves_is_rounded_down_once(a, b, offset, shift):
     """One piece of degree 1: its value is b + floor(a·t/2³¹), with an exact place t."""
     table = WideTable([0], [shift], [0], [0] * 2, None)
     unrounded = PYTHON._replace(
@@ -53,7 +50,7 @@ def test_product_by_halves_is_rounded_down_once(a: int, b: int, offset: int, shi
     assert evaluate(in_numpy, columns, np.int32(offset)) == expected
 
 
-def next_to_a_border(digits: int, order: int, distance: int) -> int:
+def next_to_a_border(digits, order, distance):
     """Return an integer next to the middle between two float32."""
     return min(max(((2 * digits + 1) << order) + distance, 2**54), 2**62)
 
@@ -67,7 +64,7 @@ values = st.integers(2**54, 2**62) | st.builds(
 
 
 @given(st.lists(st.tuples(values, st.integers(61, 200)), min_size=1))
-def test_array_libraries_round_as_python_does(pairs: list[tuple[int, int]]) -> None:
+def test_array_libraries_round_as_python_does(pairs):
     pairs.append((0, 0))
     numbers, exponents = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
     exponents = exponents.astype(np.int32)
@@ -78,13 +75,13 @@ def test_array_libraries_round_as_python_does(pairs: list[tuple[int, int]]) -> N
 
 @examples(20)
 @given(curves_and_steps((0, 1, 2, 18, 30), 64, scaled=True))
-def test_python_matches_numpy_bits(case: CurveAndSteps) -> None:
+def test_python_matches_numpy_bits(case):
     curve, steps = case
     assert_equal_bits(np.float32([curve(step) for step in steps.tolist()]), curve(steps))
 
 
 @given(curves_and_steps((0, 1, 2, 18), 8, scaled=True))
-def test_table_in_words_is_padded_to_powers_of_two(case: CurveAndSteps) -> None:
+def test_table_in_words_is_padded_to_powers_of_two(case):
     curve, _ = case
     wide = curve._wide_table
     table = in_words(wide)
@@ -105,19 +102,6 @@ def test_table_in_words_is_padded_to_powers_of_two(case: CurveAndSteps) -> None:
         assert (padded[len(column) :] == column[-1]).all()
 
 
-def test_stack_pads_shorter_tables() -> None:
-    tables = stack([MANY, NESTED])
-    for index, curve in enumerate((MANY, NESTED)):
-        of_curve = tables.map(lambda column, index=index: column[index])
-        assert_equal_bits(multiplier(of_curve, STEPS), curve(STEPS))
-
-
-def test_python_table_has_no_leading_zeros() -> None:
-    table = in_python(MANY._wide_table)
-    for coefficients in table.coefficients:
-        assert coefficients[0] or len(coefficients) == 1
-
-
 # Only integers: one conversion to float32 is the last step.
 
 INTEGER_DTYPES = {"bool", "int32", "int64"}
@@ -126,7 +110,7 @@ MOVES = {"bitcast_convert_type", "detach", "index_select", "scalar_tensor", "vie
 """They move or select floats, or change the type of bits."""
 
 
-def results_of_jax(jaxpr: Any) -> Iterator[tuple[str, str]]:
+def results_of_jax(jaxpr):
     """Yield the name of each primitive, and the dtype of its result."""
     for equation in jaxpr.eqns:
         inner = [
@@ -141,11 +125,11 @@ def results_of_jax(jaxpr: Any) -> Iterator[tuple[str, str]]:
 class Recorder(TorchDispatchMode):
     """Records the operators that run, and the dtypes of their results."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.operators: list[tuple[str, str]] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         for tensor in result if isinstance(result, list) else [result]:
@@ -153,16 +137,16 @@ class Recorder(TorchDispatchMode):
         return result
 
 
-def of_a_schedule() -> list[tuple[str, str]]:
+def of_a_schedule():
     schedule = optax_schedule(NESTED, 1e-3)
     return [*results_of_jax(jax.make_jaxpr(schedule)(jnp.asarray(STEPS)).jaxpr)]
 
 
-def of_a_traced_table() -> list[tuple[str, str]]:
+def of_a_traced_table():
     return [*results_of_jax(jax.make_jaxpr(multiplier)(NESTED.table, jnp.asarray(STEPS)).jaxpr)]
 
 
-def of_torch() -> list[tuple[str, str]]:
+def of_torch():
     with Recorder() as recorder:
         torch_multiplier(tensors(NESTED.table), torch.from_numpy(STEPS))
     return recorder.operators
@@ -177,9 +161,7 @@ def of_torch() -> list[tuple[str, str]]:
     ],
     ids=["traced table", "schedule", "torch"],
 )
-def test_all_but_the_last_operations_are_of_integers(
-    record: Callable[[], list[tuple[str, str]]], conversion: str, products: int
-) -> None:
+def test_all_but_the_last_operations_are_of_integers(record, conversion, products):
     """The product of a schedule is that with the peak. Those of torch are with powers of two."""
     operations = record()
     of_floats = Counter(name for name, dtype in operations if dtype not in INTEGER_DTYPES)

@@ -19,9 +19,7 @@ positive = st.floats(5e-324, 1)
 
 @pytest.mark.parametrize("shape", SAMPLES)
 @given(positive, positive, st.data())
-def test_exact_level_has_60_digits(
-    shape: str, start: float, end: float, data: st.DataObject
-) -> None:
+def test_exact_level_has_60_digits(shape, start, end, data):
     length = data.draw(st.integers(2, MAX_STEP))
     elapsed = data.draw(st.integers(1, length - 1))
     first, last = numerics.as_level(start), numerics.as_level(end)
@@ -34,7 +32,7 @@ def test_exact_level_has_60_digits(
 
 
 @given(st.decimals(0, 1, allow_nan=False), st.integers(1, 300))
-def test_levels_become_numbers_and_back(digits: Decimal, places: int) -> None:
+def test_levels_become_numbers_and_back(digits, places):
     level = numerics.scaled(digits, Decimal(10) ** -places)
     assert (
         abs(numerics.to_level(numerics.exact_number(level)) - level) <= level * Decimal(10) ** -99
@@ -42,7 +40,7 @@ def test_levels_become_numbers_and_back(digits: Decimal, places: int) -> None:
 
 
 @given(st.integers(1, 2**224), st.integers(24, 200))
-def test_rounded_is_nearest_for_any_number_of_bits(value: int, bits: int) -> None:
+def test_rounded_is_nearest_for_any_number_of_bits(value, bits):
     rounded = numerics.round_to_float32(value, bits)
     assert type(rounded) is float
     if value < 2 ** (bits + 1) and rounded:
@@ -52,7 +50,7 @@ def test_rounded_is_nearest_for_any_number_of_bits(value: int, bits: int) -> Non
 
 
 @given(st.floats(2.0**-126, 1, width=32, exclude_max=True))
-def test_ties_round_to_even(level: float) -> None:
+def test_ties_round_to_even(level):
     below = np.float32(level)
     above = np.nextafter(below, np.float32(2))
     middle = (Fraction(float(below)) + Fraction(float(above))) / 2
@@ -64,13 +62,13 @@ def test_ties_round_to_even(level: float) -> None:
 
 
 @pytest.mark.parametrize("level", ["1e-38", "1e-40", "1e-46", "0"])
-def test_levels_below_the_normal_numbers_are_zero(level: str) -> None:
+def test_levels_below_the_normal_numbers_are_zero(level):
     assert numerics.nearest_float32(Decimal(level)) == 0
     assert numerics.nearest_float32(Decimal(2) ** -126) == 2.0**-126
 
 
 @given(st.integers(2**52, 2**53 - 1))
-def test_power_halfway_between_two_float64_is_rounded_to_even(number: int) -> None:
+def test_power_halfway_between_two_float64_is_rounded_to_even(number):
     """Python divides two integers to the nearest float64."""
     halfway = Fraction(2 * number + 1, 2**54)
     expected = float(halfway)
@@ -78,20 +76,20 @@ def test_power_halfway_between_two_float64_is_rounded_to_even(number: int) -> No
     assert numerics.nearest_power(halfway**2, Fraction(1, 2)) == expected
 
 
-def test_integers_of_gmpy2_become_plain() -> None:
+def test_integers_of_gmpy2_become_plain():
     """With gmpy2 installed, mpmath's numbers consist of its integers, which Decimal rejects."""
 
     class Gmpy2Integer:
-        def __init__(self, number: int) -> None:
+        def __init__(self, number):
             self.number = number
 
-        def __int__(self) -> int:
+        def __int__(self):
             return self.number
 
     class Number:
         man_exp = (Gmpy2Integer(3), Gmpy2Integer(-1))
 
-        def to_fixed(self, bits: int) -> Gmpy2Integer:
+        def to_fixed(self, bits):
             return Gmpy2Integer(3 << (bits - 1))
 
     assert numerics.to_level(Number()) == Decimal("1.5")

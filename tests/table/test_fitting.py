@@ -6,7 +6,6 @@ that the conditions suffice.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -14,13 +13,13 @@ import mpmath
 import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
-from support.curves.descriptions import CurveAndSteps, build, curves_and_steps, descriptions
+from support.curves.descriptions import build, curves_and_steps, descriptions
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
-from support.numerics.oracle import Description, Oracle, half_ulp, is_promised
+from support.numerics.oracle import Oracle, half_ulp, is_promised
 from support.numerics.shapes import FORMULAS, SAMPLES, formula_and_power
 
-from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax import PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.shapes.known_shapes import SHAPES, parse_shape
 from plateau_jax.shapes.series import Expansion, Series
@@ -40,25 +39,25 @@ HALF = 1 << 30
 
 
 @pytest.fixture
-def few_terms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def few_terms(monkeypatch):
     """Cut series off after two terms that the polynomial lacks, so that their tail counts."""
+    cached = fitting._polynomial, fitting._economy
     monkeypatch.setattr(fitting, "TERMS", 13)
-    for function in (fitting._polynomial, fitting._economy):
+    for function in cached:
         function.cache_clear()
     yield
-    monkeypatch.undo()
-    for function in (fitting._polynomial, fitting._economy):
+    for function in cached:
         function.cache_clear()
 
 
 # Step 1: the polynomial of a piece, before its coefficients are rounded.
 
 
-def around(shape: str, start: float, end: float, length: int) -> Any:
+def around(shape, start, end, length):
     return parse_shape(shape).around(Fraction(start), Fraction(end), length)
 
 
-def check_polynomial(shape: str, length: int, middle: int, width: int) -> bool:
+def check_polynomial(shape, length, middle, width):
     """Compare a polynomial with the formula of the shape; return False if there is none."""
     start, end = Fraction(7, 8), Fraction(1, 16)
     expanded = fitting.expand(around(shape, start, end, length)(middle, width), 10)
@@ -81,9 +80,7 @@ SIXTEENTHS = st.integers(1, 15)
 
 @pytest.mark.parametrize("shape", SAMPLES)
 @given(SIXTEENTHS, st.integers(0, 20), st.sampled_from((16, 4096, 2**31 - 1)))
-def test_error_of_polynomial_is_bounded(
-    shape: str, sixteenth: int, octaves: int, length: int
-) -> None:
+def test_error_of_polynomial_is_bounded(shape, sixteenth, octaves, length):
     middle = 2 * length * sixteenth // 16
     width = min(middle, 2 * length - middle) >> octaves
     check_polynomial(shape, length, middle, width)
@@ -91,7 +88,7 @@ def test_error_of_polynomial_is_bounded(
 
 @pytest.mark.usefixtures("few_terms")
 @pytest.mark.parametrize("shape", SAMPLES)
-def test_error_of_polynomial_includes_the_tail(shape: str) -> None:
+def test_error_of_polynomial_includes_the_tail(shape):
     """The widest piece whose series is accepted has the largest tail."""
     for middle in (2**13, 3 * 2**12, 7 * 2**11):
         accepted = [check_polynomial(shape, 2**14, middle, 2**bits) for bits in range(13)]
@@ -109,9 +106,7 @@ def test_error_of_polynomial_includes_the_tail(shape: str) -> None:
         (None, True, Fraction(10)),
     ],
 )
-def test_series_needs_terms_that_fall_by_half(
-    power: Fraction | None, is_wave: bool, limit: Fraction
-) -> None:
+def test_series_needs_terms_that_fall_by_half(power, is_wave, limit):
     """Up to the limit of the ratio, each term after the last is at most half of the one before."""
     largest = int(limit * 2**BITS)
     for sign in (1, -1):
@@ -128,7 +123,7 @@ def test_series_needs_terms_that_fall_by_half(
 
 
 @given(st.integers(0, 10))
-def test_short_powers_are_exact_at_any_width(power: int) -> None:
+def test_short_powers_are_exact_at_any_width(power):
     assume(power)
     series = Series(2 << BITS, precise.one, precise.one, Fraction(power))
     expanded = fitting.expand(Expansion(precise.zero, [series]), 10)
@@ -139,7 +134,7 @@ def test_short_powers_are_exact_at_any_width(power: int) -> None:
     assert [c / 2**BITS for c in coefficients] == binomials
 
 
-def test_errors_of_several_series_add_up() -> None:
+def test_errors_of_several_series_add_up():
     series = Series(4 << BITS, precise.one, precise.one)
     errors: list[int] = []
     for count in (1, 2):
@@ -154,24 +149,20 @@ def test_errors_of_several_series_add_up() -> None:
 
 
 @given(st.lists(st.integers(-(2**70), 2**70), min_size=11, max_size=11), st.integers(1, 40))
-def test_rounded_coefficients_add_less_than_a_unit(drawn: list[int], dropped: int) -> None:
+def test_rounded_coefficients_add_less_than_a_unit(drawn, dropped):
     # The second list loses the most: each coefficient lies just below the next unit.
     for exact in (drawn, [(c << dropped) - 1 for c in drawn]):
         rounded = round_coefficients(exact, dropped)
         for u in (Fraction(1, 2), Fraction(-1, 2)):
-            off = sum((Fraction(c, 2**dropped) - r) * u**k for k, (c, r) in _pairs(exact, rounded))
-            assert abs(off) <= 1
-
-
-def _pairs(exact: list[int], rounded: tuple[int, ...]) -> Any:
-    return enumerate(zip(exact, rounded, strict=True))
+            lost = [Fraction(c, 2**dropped) - r for c, r in zip(exact, rounded, strict=True)]
+            assert abs(sum(c * u**k for k, c in enumerate(lost))) <= 1
 
 
 @given(
     st.lists(st.integers(-(2**61), 2**61), min_size=1, max_size=11),
     st.sampled_from((-HALF, HALF)) | st.integers(-HALF, HALF),
 )
-def test_products_rounded_down_lose_less_than_two_units(coefficients: list[int], t: int) -> None:
+def test_products_rounded_down_lose_less_than_two_units(coefficients, t):
     exact = sum(Fraction(c) * Fraction(t, 2**31) ** k for k, c in enumerate(coefficients))
     assert abs(value_at(coefficients, t) - exact) < 2
     assert fitting.FLOORS >= 1 + 2
@@ -180,10 +171,10 @@ def test_products_rounded_down_lose_less_than_two_units(coefficients: list[int],
 # Step 3: what is accepted.
 
 
-def line(start: int, change: int) -> Any:
+def line(start, change):
     """Return a line through integers of 62 bits, which changes by this much from step to step."""
 
-    def around_middle(middle: int, width: int) -> Expansion:
+    def around_middle(middle, width):
         unit = precise.mpf(2) ** -62
         slope = precise.mpf(change * width) * unit
         level = (start + precise.mpf(change * middle) / 2) * unit
@@ -197,7 +188,7 @@ BORDER = (1 << 61) + (1 << 37)
 """The middle between two float32 just above 1/2."""
 
 
-def test_slow_pieces_are_rejected_at_rounding_borders() -> None:
+def test_slow_pieces_are_rejected_at_rounding_borders():
     """E is 4 units here, so a step must change the value by 32, unless all have one float32."""
     for change in (32, 33, 100, -32, -100):
         piece, _ = fit(line(BORDER - 8 * change, change), 0, 4, 17, 10)
@@ -214,7 +205,7 @@ def test_slow_pieces_are_rejected_at_rounding_borders() -> None:
 
 
 @pytest.mark.parametrize("change", [1, 31])
-def test_slow_pieces_that_touch_a_border_have_one_float32(change: int) -> None:
+def test_slow_pieces_that_touch_a_border_have_one_float32(change):
     """A tie is rounded up, and a level just below it down, although values are too large."""
     below = 0.5
     above = 0.5 + 2.0**-24
@@ -227,7 +218,7 @@ def test_slow_pieces_that_touch_a_border_have_one_float32(change: int) -> None:
 
 
 @pytest.mark.parametrize("bits", range(20, 127, 5))
-def test_pieces_are_exact_enough_at_their_lower_end(bits: int) -> None:
+def test_pieces_are_exact_enough_at_their_lower_end(bits):
     """The error may be 2⁻⁵⁴ of the value at the lower end, wherever that is."""
     lowest = 2.0**-bits
     for start, end in ((1.0, lowest), (lowest, 1.0)):
@@ -245,10 +236,10 @@ def test_pieces_are_exact_enough_at_their_lower_end(bits: int) -> None:
                     assert off <= level * 2 ** (piece.exponent - 54)
 
 
-def test_pieces_meet_at_the_same_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_meet_at_the_same_float32(monkeypatch):
     """If a piece does not begin where the one before leads to, its first step stands alone."""
 
-    def fit_badly(*arguments: Any) -> Any:
+    def fit_badly(*arguments):
         piece, octaves = fit(*arguments)
         if piece is not None:
             following = float(np.nextafter(np.float32(piece.following), np.float32(2)))
@@ -269,7 +260,7 @@ def test_pieces_meet_at_the_same_float32(monkeypatch: pytest.MonkeyPatch) -> Non
             assert shifted[after].first == shifted[begin].following
 
 
-def test_shape_that_is_not_smooth_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shape_that_is_not_smooth_is_an_error(monkeypatch):
     monkeypatch.setattr(fitting, "fit", lambda *_: (None, -1))
     curve = StagedCurve([(10**6, 0.0)], start=1.0)
     with pytest.raises(ValueError, match=r"a linear from .* is not smooth"):
@@ -279,15 +270,13 @@ def test_shape_that_is_not_smooth_is_an_error(monkeypatch: pytest.MonkeyPatch) -
 # Tables.
 
 
-def as_fraction(value: int, exponents: list[int], piece: int) -> Fraction:
+def as_fraction(value, exponents, piece):
     return Fraction(value, 2 ** exponents[piece])
 
 
 @examples(200)
 @given(descriptions(scaled=True), st.randoms())
-def test_value_before_rounding_is_within_2_to_minus_30_units(
-    description: Description, random: Any
-) -> None:
+def test_value_before_rounding_is_within_2_to_minus_30_units(description, random):
     """At the ends of the pieces, where errors are largest, and at some steps between them."""
     curve = build(description)
     oracle = Oracle(description)
@@ -313,7 +302,7 @@ def test_value_before_rounding_is_within_2_to_minus_30_units(
 
 @examples(60)
 @given(curves_and_steps(range(3), 32, scaled=True))
-def test_tables_are_small(case: CurveAndSteps) -> None:
+def test_tables_are_small(case):
     curve, _ = case
     table = curve._wide_table
     segments = len(curve._exact_segments)
@@ -324,7 +313,7 @@ def test_tables_are_small(case: CurveAndSteps) -> None:
 @pytest.mark.parametrize("shape", SAMPLES)
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 128, 255, 1000])
 @suppress_warnings()
-def test_short_stages_are_right_at_every_step(shape: str, length: int) -> None:
+def test_short_stages_are_right_at_every_step(shape, length):
     formula, _ = formula_and_power(shape)
     low = 0.0 if formula.joins_zero else 1e-3
     for start, end in ((1.0, low), (low, 1.0), (0.9, 0.1)):
@@ -338,7 +327,7 @@ def test_short_stages_are_right_at_every_step(shape: str, length: int) -> None:
 
 @pytest.mark.parametrize("end", [1.0, 0.5])
 @pytest.mark.parametrize("length", [2**24, 2**25, 2**26])
-def test_ties_of_long_lines_round_up(length: int, end: float) -> None:
+def test_ties_of_long_lines_round_up(length, end):
     """On these lines, many levels lie exactly between two float32."""
     falling = StagedCurve([(length, end - 0.5)], start=end)
     rising = StagedCurve([(length, end)], start=end - 0.5)
@@ -351,7 +340,7 @@ def test_ties_of_long_lines_round_up(length: int, end: float) -> None:
 
 @pytest.mark.parametrize("shape", ["linear", "1-x^2", "(1-x)^3"])
 @pytest.mark.parametrize("length", [7680, 24_576, 3 * 2**25])
-def test_parts_have_the_same_bits_at_ties(shape: str, length: int) -> None:
+def test_parts_have_the_same_bits_at_ties(shape, length):
     """Wherever pieces begin and end, ties are rounded up."""
     curve = PlateauCurve(length, decay_shape=shape)
     at = 5 * length // 8
@@ -374,9 +363,9 @@ def test_parts_have_the_same_bits_at_ties(shape: str, length: int) -> None:
     ],
     ids=["plateau", "cooldown", "line"],
 )
-def test_segment_that_is_flat_at_a_tie_has_few_pieces(curve: Curve) -> None:
+def test_segment_that_is_flat_at_a_tie_has_few_pieces(curve):
     assert len(curve._wide_table.exponent) < 100
 
 
-def test_every_shape_has_a_formula() -> None:
+def test_every_shape_has_a_formula():
     assert list(FORMULAS) == list(SHAPES)

@@ -4,7 +4,7 @@ import hashlib
 from typing import Any
 
 import numpy as np
-from support.numerics.shapes import STAGES
+from support.numerics.shapes import SAMPLES
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 
@@ -47,7 +47,7 @@ CURVES: dict[str, Curve] = {
         500, warmup_steps=20, decay_shape="(1-x)^0.9", min_lr_ratio=0.01
     ),
     # Stages.
-    **{name: _stage(shape) for name, shape in STAGES.items()},
+    **{f"staged {shape}": _stage(shape) for shape in SAMPLES},
     "staged_inverse_square_root": StagedCurve([(100, 1.0), (900, 0.1**0.5, "t^-0.5")]),
     "staged_jumps": StagedCurve([(50,), (0, 0.5), (50,), (0, 0.9), (50, 0.0)], start=1.0),
     "staged_in_percent": StagedCurve([("3.7%", 1.0), ("rest",), ("20%", 0.0)], total_steps=777),

@@ -3,8 +3,8 @@
 A formula takes `mp`, a context of mpmath with the precision that a test needs.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from typing import Any
@@ -24,8 +24,6 @@ class ShapeFormula:
     """False if both levels must be above 0."""
     powers: tuple[str, ...] = ()
     """Sample values of P, among them both ends of its range."""
-    stages: Mapping[str, str] = field(default_factory=dict[str, str])
-    """By the name of a golden curve `staged_…`, the shape along which it falls and rises."""
 
     @property
     def samples(self) -> list[str]:
@@ -95,47 +93,21 @@ def inverse_power_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
     return (level ** (-1 / power) - first) / (last - first)
 
 
+_POWERS = ("0.05", "0.3", "3", "20")
+
 _FORMULAS = (
-    ShapeFormula("linear", linear_level, linear_place, stages={"staged_linear": "linear"}),
-    ShapeFormula("cosine", cosine_level, cosine_place, stages={"staged_cosine": "cosine"}),
-    ShapeFormula("1-sqrt", root_level, root_place, stages={"staged_root": "1-sqrt"}),
-    ShapeFormula(
-        "exponential",
-        exponential_level,
-        exponential_place,
-        joins_zero=False,
-        stages={"staged_exponential": "exponential"},
-    ),
-    ShapeFormula(
-        "1-x^P",
-        power_level,
-        power_place,
-        powers=("0.05", "0.3", "3", "20"),
-        stages={
-            "staged_least_power_from_start": "1-x^0.05",
-            "staged_power_from_start": "1-x^2.5",
-        },
-    ),
-    ShapeFormula(
-        "(1-x)^P",
-        reversed_power_level,
-        reversed_power_place,
-        powers=("0.05", "0.3", "3", "20"),
-        stages={
-            "staged_power_from_end": "(1-x)^2",
-            "staged_greatest_power_from_end": "(1-x)^20",
-        },
-    ),
+    ShapeFormula("linear", linear_level, linear_place),
+    ShapeFormula("cosine", cosine_level, cosine_place),
+    ShapeFormula("1-sqrt", root_level, root_place),
+    ShapeFormula("exponential", exponential_level, exponential_place, joins_zero=False),
+    ShapeFormula("1-x^P", power_level, power_place, powers=_POWERS),
+    ShapeFormula("(1-x)^P", reversed_power_level, reversed_power_place, powers=_POWERS),
     ShapeFormula(
         "t^-P",
         inverse_power_level,
         inverse_power_place,
         joins_zero=False,
         powers=("0.25", "0.7", "2", "4"),
-        stages={
-            "staged_least_inverse_power": "t^-0.25",
-            "staged_greatest_inverse_power": "t^-4",
-        },
     ),
 )
 
@@ -152,9 +124,6 @@ SAMPLES = [*chain.from_iterable(formula.samples for formula in _FORMULAS)]
 
 SAMPLES_ABOVE_ZERO = [sample for sample in SAMPLES if sample.startswith(("exponential", "t^-"))]
 """Those that cannot join a level of 0."""
-
-STAGES = dict(chain.from_iterable(formula.stages.items() for formula in _FORMULAS))
-"""By the name of a golden curve, the shape of its stages."""
 
 
 def formula_and_power(shape: str) -> tuple[ShapeFormula, Fraction]:

@@ -44,7 +44,6 @@ def states() -> Iterator[str]:
         "state": list(_states()),
         "BatchPlan": [BatchPlan([(0, 8)]).to_dict()],
         "random_states": _random_states(),
-        "train_step.optimizer.param_groups[]": _param_groups(),
     }
     for rule, spec in SPECS.items():
         samples_by_name[f"state of {rule.__name__}"] = _hold_states(spec.samples[0])
@@ -52,11 +51,11 @@ def states() -> Iterator[str]:
 
 
 def states_in_jax() -> Iterator[str]:
+    clocks = {"": None, " with DataClock": DataClock(8), " with HoldUntilFlat": UNTIL_FLAT}
     yield from entries(
         {
-            "scale_by_curve": [_optax_state(None)],
-            "scale_by_curve with DataClock": [_optax_state(DataClock(8))],
-            "scale_by_curve with HoldUntilFlat": [_optax_state(UNTIL_FLAT)],
+            f"scale_by_curve{name}": [scale_by_curve(CURVE, 0.1, clock).init({})]
+            for name, clock in clocks.items()
         }
     )
 
@@ -124,21 +123,11 @@ def _states() -> Iterator[State]:
         yield json.loads(history.read_text(encoding="utf-8"))
 
 
-def _param_groups() -> list[State]:
-    """Only what a step adds, or changes."""
-    [group] = cast("Any", samples.train_step().state_dict())["optimizer"]["param_groups"]
-    return [{"initial_lr": group["initial_lr"], "lr": group["lr"]}]
-
-
 def _hold_states(rule: Any) -> list[State]:
     scheduler = CurveScheduler(CURVE, 0.1, clock=rule)
     for _ in range(12):
         scheduler.step(metric=0.5)
     return scheduler.state_dict()["hold"]
-
-
-def _optax_state(clock: Any) -> Any:
-    return scale_by_curve(CURVE, 0.1, clock).init({})
 
 
 def _random_states() -> list[State]:
