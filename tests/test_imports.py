@@ -103,7 +103,7 @@ TOOLS = ["plateau_jax.tools.drawing", "plateau_jax.tools.export", "plateau_jax.t
 
 
 @without(*PACKAGES, *TOOLS)
-def test_curves_without_tools() -> None:
+def test_curves_without_tools():
     """A curve imports drawing and export when a method draws or exports it."""
     from plateau_jax import Curve, PlateauCurve
 

@@ -1,7 +1,6 @@
 """The files that the commands of these tests name, in the current directory."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +30,14 @@ MULTIPLIERS = RUN(STEPS).astype(float)
 LOSSES = 2.5 + (STEPS / 300) ** -0.5 + 0.05 * RUN(STEPS)
 
 
-def write_csv(name: str, **columns: np.ndarray) -> None:
+def write_csv(name, **columns):
     lines = [",".join(columns)]
     lines.extend(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))
     Path(name).write_text("\n".join([*lines, ""]))
 
 
 @pytest.fixture(scope="module")
-def folder_of_all_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder_of_all_tests(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -53,7 +52,7 @@ def folder_of_all_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
 
 
 @pytest.fixture
-def folder(folder_of_all_tests: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(folder_of_all_tests, monkeypatch):
     """Change to the directory of the files; what a test writes there is removed again."""
     monkeypatch.chdir(folder_of_all_tests)
     before = set(folder_of_all_tests.iterdir())

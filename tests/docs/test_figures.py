@@ -3,9 +3,7 @@
 import ast
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +16,7 @@ from torch_bridge import Checkpoints, TrainStep
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
-def test_bounds_next_to_published_losses_match_curves() -> None:
+def test_bounds_next_to_published_losses_match_curves():
     """The published runs have 50 000 steps, with a warmup of 300."""
     table = re.findall(
         r"^\| ([\d.]+) %, (linear|1-sqrt) \| ([\d.]+) \| [\d.]+ \|$", TEXT, re.MULTILINE
@@ -37,7 +35,7 @@ def test_bounds_next_to_published_losses_match_curves() -> None:
 
 
 @pytest.fixture(scope="module")
-def printed_by_notebook() -> str:
+def printed_by_notebook():
     text = (EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8")
     notebook = json.loads(text)
     printed = ""
@@ -47,7 +45,7 @@ def printed_by_notebook() -> str:
     return printed
 
 
-def test_figures_next_to_links_to_the_notebook(printed_by_notebook: str) -> None:
+def test_figures_next_to_links_to_the_notebook(printed_by_notebook):
     figures = set()
     for line in TEXT.splitlines():
         if "the notebook](" in line.lower():
@@ -57,14 +55,14 @@ def test_figures_next_to_links_to_the_notebook(printed_by_notebook: str) -> None
     assert figures <= printed
 
 
-def figures_after(name: str, printed: str) -> list[str]:
+def figures_after(name, printed):
     """Return the figures of the line that begins with a name, up to the word "lower"."""
     (line,) = [line for line in printed.splitlines() if line.startswith(f"{name} ")]
     figures, _, _ = line.removeprefix(name).partition("lower")
     return figures.split()
 
 
-def test_figures_of_the_table_of_plateaus(printed_by_notebook: str) -> None:
+def test_figures_of_the_table_of_plateaus(printed_by_notebook):
     """Its columns: the loss at one peak, and the difference; the same at the best peak."""
     table = re.findall(r"^\| (\w+ plateau) \|(.+)\|$", TEXT, re.MULTILINE)
     assert table
@@ -86,14 +84,14 @@ class BytesPerParameter:
     checkpoint: int
 
 
-def table_of_bytes() -> Iterator[BytesPerParameter]:
+def table_of_bytes():
     table = re.findall(r"^\| (`\w+\(.*\)`) \| (\d+) \| (\d+) \|$", TEXT, re.MULTILINE)
     for calls, training, checkpoint in table:
         for call in re.findall(r"`(.+?)`", calls):
             yield BytesPerParameter(call, int(training), int(checkpoint))
 
 
-def build_optimizer(call: str, parameters: Iterator[torch.nn.Parameter]) -> torch.optim.Optimizer:
+def build_optimizer(call, parameters):
     """Build the optimizer of a call such as "AdamW(amsgrad=True)"."""
     tree = ast.parse(call, mode="eval").body
     settings = {keyword.arg: ast.literal_eval(keyword.value) for keyword in tree.keywords}
@@ -101,15 +99,13 @@ def build_optimizer(call: str, parameters: Iterator[torch.nn.Parameter]) -> torc
     return optimizer_class(parameters, lr=1e-3, **settings)
 
 
-def sum_of_outputs(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+def sum_of_outputs(model, batch):
     return model(batch).sum()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("expected", list(table_of_bytes()), ids=lambda expected: expected.call)
-def test_bytes_per_parameter(
-    expected: BytesPerParameter, dtype: torch.dtype, tmp_path: Path
-) -> None:
+def test_bytes_per_parameter(expected, dtype, tmp_path):
     """The table has those of float32; bfloat16 needs half of each."""
     size = 256
     model = torch.nn.Linear(size, size, bias=False, dtype=dtype)
