@@ -102,7 +102,7 @@ def test_yaml_without_pyyaml(folder, capsys, monkeypatch):
         ),
         (
             "1000 --compare --peak 1 --fit log.csv low.csv",
-            "the second file of --fit must be a curve (low.csv: Expecting value:",
+            "the second file of --fit must be a curve (low.csv: ",
         ),
         ("9000 --compare --peak 1 --fit log.csv run.json", "a forecast reaches at most 4 times"),
     ],
