@@ -115,6 +115,7 @@ def test_curves_without_tools():
 
 @without(*PACKAGES)
 def test_curves():
+    """Names that need JAX are not among the public ones."""
     from plateau_jax import Curve, HoldBelow, PlateauCurve, StagedCurve, stack
     from plateau_jax.clocks import decision
 
@@ -128,11 +129,6 @@ def test_curves():
     longer = {"kind": "then", "curve": staged, "other": PlateauCurve(9)}
     cooled = Curve.from_dict({"kind": "cooldown", "curve": longer, "at": 9, "steps": 1})
     assert cooled(9) == 1
-
-
-@without(*PACKAGES)
-def test_public_names():
-    """Those that need JAX are not among them."""
     names = import_star("plateau_jax")
     assert "plot" in names
     assert "multiplier" not in names
@@ -149,15 +145,11 @@ def test_plot():
 
 @without("optax", "matplotlib", "torch")
 def test_multiplier_in_jax():
+    """What needs optax is not among the public names."""
     from plateau_jax import PlateauCurve, multiplier
 
     curve = PlateauCurve(9)
     assert multiplier(curve.table, 3) == curve(3)
-
-
-@without("optax", "matplotlib", "torch")
-def test_public_names_with_jax():
-    """What needs optax is not among them."""
     names = import_star("plateau_jax")
     assert "multiplier" in names
     assert "scale_by_curve" not in names

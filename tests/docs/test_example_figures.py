@@ -3,7 +3,6 @@
 import math
 import re
 import runpy
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import jax
@@ -59,41 +58,17 @@ def test_branched_runs_agree_and_cool_down(ran):
     assert losses["0", "cooldown of 60"] < losses["0", "stable phase"] - 0.05
 
 
-@dataclass(frozen=True)
-class ComparedLosses:
-    """A line of a table of `cooldowns_afterwards.py`: a loss, and differences from two others."""
-
-    loss: float
-    minus_cooled: float
-    lowest_minus_every: float
-    highest_minus_every: float
-
-
-COMPARED = r"(.+?) +(\d\.\d{4}) +([+-][\d.]+) ± [\d.]+ +([+-][\d.]+) ([+-][\d.]+)"
-
-
-def compared_losses(lines):
-    losses = {}
-    for line in lines:
-        cells = re.fullmatch(COMPARED, line)
-        if cells is None:
-            continue
-        name, *numbers = cells.groups()
-        losses[name.strip()] = ComparedLosses(*[float(number) for number in numbers])
-    return losses
-
-
 def test_block_means_replace_cooldowns_drawn_afterwards(ran):
-    """They come closer to the merge of every update than as many checkpoints do."""
+    """They come closer to the cooled run than as many checkpoints do."""
     _, lines = ran("cooldowns_afterwards.py")
-    losses = compared_losses(lines)
-    uncooled = losses["no cooldown"].minus_cooled
-    assert abs(losses["block means"].minus_cooled) < 0.2 * uncooled
-    for count in (3, 4, 6, 8, 12, 20):
-        means = losses[f"{count} block means"]
-        assert abs(means.minus_cooled) < 0.2 * uncooled
-        assert -0.02 < means.lowest_minus_every <= means.highest_minus_every < 0.01
-    assert losses["3 block means"].loss < losses["3 checkpoints"].loss
+    minus_cooled = {}
+    for line in lines:
+        cells = re.fullmatch(r"(.+?) +\d\.\d{4} +([+-][\d.]+) ± .+", line)
+        if cells is not None:
+            minus_cooled[cells[1].strip()] = float(cells[2])
+    for name in ("block means", "3 block means", "6 block means", "20 block means"):
+        assert abs(minus_cooled[name]) < 0.2 * minus_cooled["no cooldown"]
+    assert minus_cooled["3 block means"] < minus_cooled["3 checkpoints"]
 
 
 def test_each_device_holds_half_of_the_state(ran):

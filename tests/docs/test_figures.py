@@ -3,7 +3,6 @@
 import ast
 import json
 import re
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -75,20 +74,12 @@ def test_figures_of_the_table_of_plateaus(printed_by_notebook):
         assert figures == [best_loss, *best_difference.split()]
 
 
-@dataclass(frozen=True)
-class BytesPerParameter:
-    """A call in the table of optimizers, with the bytes of a float32 parameter."""
-
-    call: str
-    training: int
-    checkpoint: int
-
-
 def table_of_bytes():
+    """Yield calls of optimizers, with the bytes per float32 parameter in training and on disk."""
     table = re.findall(r"^\| (`\w+\(.*\)`) \| (\d+) \| (\d+) \|$", TEXT, re.MULTILINE)
     for calls, training, checkpoint in table:
         for call in re.findall(r"`(.+?)`", calls):
-            yield BytesPerParameter(call, int(training), int(checkpoint))
+            yield call, int(training), int(checkpoint)
 
 
 def build_optimizer(call, parameters):
@@ -104,12 +95,12 @@ def sum_of_outputs(model, batch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("expected", list(table_of_bytes()), ids=lambda expected: expected.call)
-def test_bytes_per_parameter(expected, dtype, tmp_path):
+@pytest.mark.parametrize(("call", "training", "checkpoint"), list(table_of_bytes()))
+def test_bytes_per_parameter(call, training, checkpoint, dtype, tmp_path):
     """The table has those of float32; bfloat16 needs half of each."""
     size = 256
     model = torch.nn.Linear(size, size, bias=False, dtype=dtype)
-    optimizer = build_optimizer(expected.call, model.parameters())
+    optimizer = build_optimizer(call, model.parameters())
     tensors = [model.weight]
     model.weight.register_post_accumulate_grad_hook(lambda weight: tensors.append(weight.grad))
     step = TrainStep(model, optimizer, sum_of_outputs, PlateauCurve(10))
@@ -119,12 +110,12 @@ def test_bytes_per_parameter(expected, dtype, tmp_path):
         value for value in optimizer.state[model.weight].values() if torch.is_tensor(value)
     )
     in_training = sum(tensor.nbytes for tensor in tensors) / size**2
-    assert round(in_training) == expected.training * dtype.itemsize // 4
+    assert round(in_training) == training * dtype.itemsize // 4
 
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, step=step, wait=True)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     written = sum(file.stat().st_size for file in files)
-    in_checkpoint = expected.checkpoint * dtype.itemsize // 4
+    in_checkpoint = checkpoint * dtype.itemsize // 4
     # The random states, the structures and the digests take the same, whatever the model.
     assert 0 <= written - in_checkpoint * size**2 < 32_000

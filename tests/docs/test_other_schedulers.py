@@ -102,25 +102,23 @@ def test_curves_give_the_recorded_learning_rates(case):
 
 # Short lengths.
 
-LENGTHS = frozenset(
-    (
-        "decay",
-        "first",
-        "lr_decay_iters",
-        "lr_warmup_steps",
-        "max_steps",
-        "num_iterations",
-        "num_train_steps",
-        "period",
-        "second",
-        "steps",
-        "timescale",
-        "total",
-        "warmup",
-        "warmup_iters",
-        "warmup_steps",
-    )
-)
+LENGTHS = {
+    "decay",
+    "first",
+    "lr_decay_iters",
+    "lr_warmup_steps",
+    "max_steps",
+    "num_iterations",
+    "num_train_steps",
+    "period",
+    "second",
+    "steps",
+    "timescale",
+    "total",
+    "warmup",
+    "warmup_iters",
+    "warmup_steps",
+}
 """Options that count updates, samples or epochs."""
 
 
@@ -165,12 +163,10 @@ def test_a_curve_exists_for_all_lengths_that_a_row_allows(row):
     assert built or row.original in LONG
 
 
-def rows_of_installed_libraries():
-    return [row for row in ROWS.values() if row.library in INSTALLED]
-
-
 @pytest.mark.parametrize(
-    "row", rows_of_installed_libraries(), ids=lambda row: f"{row.library}-{row.original}"
+    "row",
+    [row for row in ROWS.values() if row.library in INSTALLED],
+    ids=lambda row: f"{row.library}-{row.original}",
 )
 def test_short_curves_give_the_learning_rates_of_the_original(row):
     for case in short_cases(row):
@@ -189,11 +185,9 @@ def differs_past_the_end(case):
     return bool((np.abs(past_end - final_level) > 1e-6).any())
 
 
-def rows_with_a_note_past_the_end():
-    return [row for row in ALL_ROWS if row.past_end]
-
-
-@pytest.mark.parametrize("row", rows_with_a_note_past_the_end(), ids=lambda row: row.original)
+@pytest.mark.parametrize(
+    "row", [row for row in ALL_ROWS if row.past_end], ids=lambda row: row.original
+)
 def test_originals_differ_past_the_end_if_the_row_says_so(row):
     """Without such a note, the curve is compared past the end too."""
     cases = [case for case in CASES if case.row is row]
@@ -207,21 +201,15 @@ def test_record_has_every_row_and_nothing_else():
     assert {line["library"] for line in LINES} <= SOURCES.keys()
 
 
-def sentences_by_library():
-    """Return the sentences of each library's section, after those of the introduction."""
-    introduction, *rest = sections(PAGE)
-    return {section.heading: introduction.sentences + section.sentences for section in rest}
-
-
-SENTENCES = sentences_by_library()
-
-
 @pytest.mark.parametrize("library", sorted({library for library, _ in ROWS}))
 def test_page_cites_the_source_of_the_record(library):
     source = SOURCES[library]
+    introduction, *rest = sections(PAGE)
+    (section,) = [section for section in rest if section.heading == library]
+    sentences = introduction.sentences + section.sentences
     if "@" in source:
         commit = source.partition("@")[2]
-        assert f"commit {commit[:7]}" in SENTENCES[library]
+        assert f"commit {commit[:7]}" in sentences
     else:
         release = source.partition("==")[2].removesuffix(".0")
-        assert f"{library} {release}" in SENTENCES[library]
+        assert f"{library} {release}" in sentences
