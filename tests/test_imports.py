@@ -203,10 +203,6 @@ def test_training_step():
     step = TrainStep(model, optimizer, sum_loss, PlateauCurve(4))
     step(torch.ones(2, 1))
     step.load_state_dict(step.state_dict())
-
-
-@without("jax")
-def test_public_names_of_torch_bridge():
     names = import_star("torch_bridge")
     assert {"Checkpoints", "MetricLog", "evaluate", "make_loader"} <= names.keys()
 

@@ -236,11 +236,8 @@ def test_click_on_the_row_of_a_hidden_curve_shows_it(undone):
 # Values at a moving handle.
 
 HANDLES = {
-    "Plateau 1, end": (47, 0),
     "Plateau 1, start": (-10, 0),
-    "Plateau 1, place": (31, 0),
     "Warmup, end": (33, 0),
-    "Initial learning rate": (0, -40),
     "Final learning rate": (0, -40),
     "End of the curve": (-40, 0),
     "Peak learning rate": (0, 40),

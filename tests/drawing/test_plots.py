@@ -77,9 +77,7 @@ def test_all_forms_of_curves_draw_the_same(cases, peak):
     labels = labels_of(in_a_list)
     unnamed = [
         plot(*curves, peak_value=peak, ax=new_axes()),
-        plot(tuple(curves), peak_value=peak, ax=new_axes()),
         plot(iter(curves), peak_value=peak, ax=new_axes()),
-        plot(named.values(), peak_value=peak, ax=new_axes()),
     ]
     if len(curves) == 1:
         (curve,) = curves
