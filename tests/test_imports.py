@@ -103,7 +103,7 @@ TOOLS = ["plateau_jax.tools.drawing", "plateau_jax.tools.export", "plateau_jax.t
 
 
 @without(*PACKAGES, *TOOLS)
-def test_curves_without_tools() -> None:
+def test_curves_without_tools():
     """A curve imports drawing and export when a method draws or exports it."""
     from plateau_jax import Curve, PlateauCurve
 
@@ -115,6 +115,7 @@ def test_curves_without_tools() -> None:
 
 @without(*PACKAGES)
 def test_curves():
+    """Names that need JAX are not among the public ones."""
     from plateau_jax import Curve, HoldBelow, PlateauCurve, StagedCurve, stack
     from plateau_jax.clocks import decision
 
@@ -128,11 +129,6 @@ def test_curves():
     longer = {"kind": "then", "curve": staged, "other": PlateauCurve(9)}
     cooled = Curve.from_dict({"kind": "cooldown", "curve": longer, "at": 9, "steps": 1})
     assert cooled(9) == 1
-
-
-@without(*PACKAGES)
-def test_public_names():
-    """Those that need JAX are not among them."""
     names = import_star("plateau_jax")
     assert "plot" in names
     assert "multiplier" not in names
@@ -149,15 +145,11 @@ def test_plot():
 
 @without("optax", "matplotlib", "torch")
 def test_multiplier_in_jax():
+    """What needs optax is not among the public names."""
     from plateau_jax import PlateauCurve, multiplier
 
     curve = PlateauCurve(9)
     assert multiplier(curve.table, 3) == curve(3)
-
-
-@without("optax", "matplotlib", "torch")
-def test_public_names_with_jax():
-    """What needs optax is not among them."""
     names = import_star("plateau_jax")
     assert "multiplier" in names
     assert "scale_by_curve" not in names
@@ -211,10 +203,6 @@ def test_training_step():
     step = TrainStep(model, optimizer, sum_loss, PlateauCurve(4))
     step(torch.ones(2, 1))
     step.load_state_dict(step.state_dict())
-
-
-@without("jax")
-def test_public_names_of_torch_bridge():
     names = import_star("torch_bridge")
     assert {"Checkpoints", "MetricLog", "evaluate", "make_loader"} <= names.keys()
 

@@ -58,13 +58,6 @@ for name in NAMES_THAT_NEED_TORCH:
     CASES.append(MissingPackage(name, partial(look_up, "torch_bridge", name), "torch", message))
 
 
-@without("jax", "optax_schedule needs jax: pip install 'plateau-jax[jax]'")
-def imported_name_of_plateau_jax():
-    from plateau_jax import optax_schedule
-
-    return optax_schedule
-
-
 @without("torch", "lambda_lr needs torch: pip install 'plateau-jax[torch]'")
 def imported_name_of_torch_bridge():
     from torch_bridge import lambda_lr
@@ -92,11 +85,6 @@ def plot():
     "import of plateau_jax.table.evaluation halted; None in sys.modules",
 )
 def schedule_without_a_file_of_this_package():
-    return look_up("plateau_jax", "optax_schedule")
-
-
-@without("jax.core", "import of jax.core halted; None in sys.modules")
-def schedule_without_a_file_of_jax():
     return look_up("plateau_jax", "optax_schedule")
 
 

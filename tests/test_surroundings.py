@@ -19,9 +19,7 @@ from plateau_jax import (
     LossRun,
     PlateauCurve,
     StagedCurve,
-    check_resume_file,
     optax_schedule,
-    resume_record,
 )
 from torch_bridge import Checkpoints, lambda_lr
 
@@ -95,10 +93,6 @@ def test_schedule_that_several_threads_share():
 
 # Forked processes. JAX does not support them, so they use NumPy and torch alone.
 
-forks = pytest.mark.skipif(
-    "fork" not in multiprocessing.get_all_start_methods(), reason="the system does not fork"
-)
-
 
 class Multipliers(Dataset[float]):
     """The multiplier of each step, as for a loss whose weight follows a curve."""
@@ -110,8 +104,10 @@ class Multipliers(Dataset[float]):
         return CURVE(index)
 
 
-@forks
 @pytest.mark.slow
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="the system does not fork"
+)
 def test_curve_in_the_workers_of_a_loader():
     """The scheduler of their parent goes on."""
     optimizer = optimizer_with([PEAK])
@@ -125,24 +121,12 @@ def test_curve_in_the_workers_of_a_loader():
     assert multipliers == MULTIPLIERS
 
 
-@forks
-@pytest.mark.slow
-def test_scheduler_in_a_forked_process():
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert pool.apply_async(lrs_of_a_run).get(timeout=60) == LRS
-
-
 # Folders.
 
 
-@pytest.fixture
-def folder(tmp_path):
-    path = tmp_path / "My runs (2), größer 100%"
-    path.mkdir()
-    return path
-
-
-def test_checkpoints_in_a_folder_with_spaces(folder):
+def test_checkpoints_in_a_folder_with_spaces(tmp_path):
+    folder = tmp_path / "My runs (2), größer 100%"
+    folder.mkdir()
     optimizer = optimizer_with([PEAK])
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 30)
@@ -154,32 +138,6 @@ def test_checkpoints_in_a_folder_with_spaces(folder):
     again = Checkpoints(folder / "check points")
     assert again.load(optimizer=resumed_optimizer, scheduler=resumed) == 30
     assert lrs_of(resumed_optimizer) == [LRS[30]]
-
-
-def test_history_in_a_folder_with_spaces(folder):
-    path = folder / "the curve.json"
-    record = resume_record(CURVE, PEAK)
-    check_resume_file(path, record, 0)
-    check_resume_file(path, record, 50)
-    with pytest.raises(ValueError, match=r"the curve\.json: the run cannot resume at step 50"):
-        check_resume_file(path, resume_record(CURVE, 0.1), 50)
-
-
-@pytest.mark.slow
-def test_command_line_in_a_folder_with_spaces(folder, capsys):
-    curve = folder / "a curve.json"
-    curve.write_text(json.dumps(PlateauCurve(1000, warmup_steps=50).to_dict()))
-    log = folder / "a log.csv"
-    rows = [f"{step},{2.5 + (step / 300) ** -0.5}" for step in range(20, 1001, 20)]
-    log.write_text("\n".join(["step,loss", *rows, ""]))
-    values = folder / "learning rates.csv"
-    picture = folder / "a picture.png"
-    options = ["--from", curve, "--csv", values, "--plot", picture]
-    assert "linear warmup" in output_of(capsys, *map(str, options))
-    assert len(values.read_text().splitlines()) == 1002
-    assert picture.exists()
-    options = ["--from", curve, "--peak", PEAK, "--compare", "--fit", log, curve]
-    assert "1000 steps" in output_of(capsys, *map(str, options))
 
 
 # Decimal commas.

@@ -1,11 +1,11 @@
 """The files that the commands of these tests name, in the current directory."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.forecasts.logs import csv_of
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
@@ -31,29 +31,23 @@ MULTIPLIERS = RUN(STEPS).astype(float)
 LOSSES = 2.5 + (STEPS / 300) ** -0.5 + 0.05 * RUN(STEPS)
 
 
-def write_csv(name: str, **columns: np.ndarray) -> None:
-    lines = [",".join(columns)]
-    lines.extend(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))
-    Path(name).write_text("\n".join([*lines, ""]))
-
-
 @pytest.fixture(scope="module")
-def folder_of_all_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder_of_all_tests(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for name, curve in CURVES.items():
             text = json.dumps(curve.to_dict())
             Path(f"{name}.json").write_text(text)
-        write_csv("log.csv", step=STEPS, loss=LOSSES)
-        write_csv("low.csv", step=STEPS, loss=LOSSES, lr=5e-4 * MULTIPLIERS)
-        write_csv("middle.csv", step=STEPS, loss=LOSSES, lr=1e-3 * MULTIPLIERS)
+        Path("log.csv").write_text(csv_of(step=STEPS, loss=LOSSES))
+        Path("low.csv").write_text(csv_of(step=STEPS, loss=LOSSES, lr=5e-4 * MULTIPLIERS))
+        Path("middle.csv").write_text(csv_of(step=STEPS, loss=LOSSES, lr=1e-3 * MULTIPLIERS))
         Path("several.csv").write_text("step,loss,train_loss\n10,3,3\n")
         yield folder
 
 
 @pytest.fixture
-def folder(folder_of_all_tests: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(folder_of_all_tests, monkeypatch):
     """Change to the directory of the files; what a test writes there is removed again."""
     monkeypatch.chdir(folder_of_all_tests)
     before = set(folder_of_all_tests.iterdir())

@@ -31,32 +31,15 @@ def check_no_file_is_written(folder, capsys, arguments, message):
             "100 --start 1",
             "'start' is not an argument of PlateauCurve, which has total_steps, warmup_steps",
         ),
-        ("--wsd", "no curve: give TOTAL, --stage STEPS or --from FILE"),
         ("100 --wsd", "warmup_steps is missing: StagedCurve.wsd needs total_steps, warmup_steps, "),
-        (
-            "100 --wsd --warmup-steps 5 --decay-steps 20% --plateau 50 30",
-            "'plateaus' is not an argument of StagedCurve.wsd, which has total_steps, warmup_steps",
-        ),
         ("100 --peak nan", "peak = nan must be"),
-        ("100 --warmup-steps 2,5%", "warmup_steps = '2,5%' must be a percentage"),
         ("100 --cooldown 50 half", "steps = 'half' must be an integer"),
         ("--from missing.json", "No such file or directory: 'missing.json'"),
         (
             "100 --from cosine.json",
             "--from takes a curve as it is: leave out TOTAL and the options of a curve",
         ),
-        (
-            "--from cosine.json --plateau 5 10 --decay-shape linear",
-            "--from takes a curve as it is: leave out TOTAL and the options of a curve",
-        ),
-        (
-            "--from cosine.json --from run.json --csv new.csv",
-            "--csv takes one curve, not 2",
-        ),
-        (
-            "--compare --from cosine.json --min-lr-ratio 0.1",
-            "total_steps is missing: PlateauCurve needs",
-        ),
+        ("--from cosine.json --from run.json --csv new.csv", "--csv takes one curve, not 2"),
         ("--compare --from cosine.json --from zero.json", "has no positive learning rate"),
         ("100 --design", "--design opens a page: leave --plot out"),
         (
@@ -84,11 +67,6 @@ def test_wrong_arguments(folder, capsys, arguments, message):
     [
         ("", "arguments = None must be a mapping"),
         ("kind: plateau\ntotal_steps: 10K", "total_steps = '10K' must end in k for thousand"),
-        (
-            "kind: plateau\ntotal_steps: 100\nmin_lr_ratio: no",
-            "min_lr_ratio = False must be a number",
-        ),
-        ("total_steps: [100", "this is not YAML: while parsing a flow sequence"),
         ("a: !!python/name:os.system", "this is not YAML: could not determine a constructor"),
     ],
 )
@@ -109,10 +87,7 @@ def test_yaml_without_pyyaml(folder, capsys, monkeypatch):
     ("arguments", "message"),
     [
         ("1000 --fit log.csv", "--fit requires --compare"),
-        (
-            "1000 --compare --fit log.csv",
-            "no usual column for lr among 'step', 'loss': give",
-        ),
+        ("1000 --compare --fit log.csv", "no usual column for lr among 'step', 'loss': give"),
         ("1000 --log low.csv", "--log requires --peak"),
         ("1000 --peak 1 --log log.csv", "among 'step', 'loss': name one with --lr-column"),
         (
@@ -121,23 +96,15 @@ def test_yaml_without_pyyaml(folder, capsys, monkeypatch):
         ),
         ("--from run.json --from cosine.json --peak 1 --log low.csv", "--log takes one curve"),
         ("1000 --compare --fit several.csv", "name one in Python, with loss="),
-        ("1000 --compare --fit none.csv", "No such file or directory: 'none.csv'"),
         (
             "1000 --compare --fit log.csv run.json run.json",
             "not 2 curves. To fit several logs, repeat",
         ),
         (
             "1000 --compare --peak 1 --fit log.csv low.csv",
-            "the second file of --fit must be a curve (low.csv: Expecting value:",
+            "the second file of --fit must be a curve (low.csv: ",
         ),
-        (
-            "9000 --compare --peak 1 --fit log.csv run.json",
-            "a forecast reaches at most 4 times",
-        ),
-        (
-            "1000 --compare --fit low.csv --fit middle.csv",
-            "fit the runs of each peak alone",
-        ),
+        ("9000 --compare --peak 1 --fit log.csv run.json", "a forecast reaches at most 4 times"),
     ],
 )
 def test_wrong_logs(folder, capsys, arguments, message):
@@ -151,10 +118,6 @@ def test_wrong_logs(folder, capsys, arguments, message):
         # It must not become --min-lr-ratio.
         ("100 --min-lr 1e-5", "unrecognized arguments: --min-lr 1e-5\n"),
         ("100 --export new.py --csv new.csv", "argument --csv: not allowed with argument --export"),
-        (
-            "--from cosine.json --compare --json",
-            "argument --json: not allowed with argument --compare",
-        ),
     ],
 )
 def test_options_that_do_not_parse(capsys, arguments, message):

@@ -15,15 +15,7 @@ from support.examples import examples
 from support.schedulers.runs import peaks
 
 import plateau_jax
-from plateau_jax import (
-    LossRun,
-    PlateauCurve,
-    StagedCurve,
-    compare,
-    compare_log,
-    fit_losses,
-    plot,
-)
+from plateau_jax import LossRun, PlateauCurve, StagedCurve, compare, compare_log, fit_losses, plot
 from plateau_jax.curves.curve import Curve
 from plateau_jax.tools.command_line.main import main
 from plateau_jax.tools.drawing import plots
@@ -37,8 +29,6 @@ ignore_curve_warnings = pytest.mark.filterwarnings("ignore::plateau_jax.CurveWar
 
 COSINE = PlateauCurve(1000)
 LINEAR = PlateauCurve(1000, plateaus=[(0, 60)], decay_shape="linear")
-STAGED = StagedCurve([("2%", 1.0), ("rest",), ("20%", 0, "1-sqrt")], total_steps=10_000)
-STAGES = "--stage 2% 1.0 --stage rest --stage 20% 0 1-sqrt"
 
 
 def read_curve(text):
@@ -141,12 +131,8 @@ min_lr_ratio: 1e-3
 def test_curve_may_be_in_yaml(printed_by):
     pytest.importorskip("yaml")
     Path("CURVE.YAML").write_text(CURVE_IN_YAML)
-    curve = PlateauCurve(
-        10_000,
-        warmup_steps=200,
-        plateaus=[(0, 40), (50, 10)],
-        min_lr_ratio=0.001,
-    )
+    plateaus = [(0, 40), (50, 10)]
+    curve = PlateauCurve(10_000, warmup_steps=200, plateaus=plateaus, min_lr_ratio=0.001)
     printed = printed_by("--from CURVE.YAML --json")
     assert json.loads(printed) == curve.to_dict()
 
@@ -262,13 +248,7 @@ def test_exported_file_on_standard_output(printed_by):
     assert printed_with_peak == PLATEAUS.to_source(0.1)
 
 
-@pytest.mark.parametrize(
-    ("option", "peak"),
-    [
-        ("", 1.0),
-        ("--peak 3e-4", float(np.float32(3e-4))),
-    ],
-)
+@pytest.mark.parametrize(("option", "peak"), [("", 1.0), ("--peak 3e-4", float(np.float32(3e-4)))])
 def test_exported_vectors(printed_by, option, peak):
     printed = printed_by(f"--from stairs.json --from scaled.json --export new.json {option}")
     assert printed.count("first step") == 2

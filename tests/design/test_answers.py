@@ -15,11 +15,7 @@ from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.tools.design.answers import (
-    answer_page,
-    initial_curves,
-    warmup_arguments,
-)
+from plateau_jax.tools.design.answers import answer_page, initial_curves, warmup_arguments
 from plateau_jax.tools.design.handles import curve_and_peak_handles
 from plateau_jax.tools.theory.comparison import note
 

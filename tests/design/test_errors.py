@@ -1,8 +1,5 @@
 """What the design page says about a wrong curve, peak or log, and at which field."""
 
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 from support.design.design import PEAK, answer_about, fault_of
 from support.forecasts.logs import LOSSES, STEPS, csv_of, opened
@@ -17,59 +14,41 @@ STAGES = StagedCurve([(20, 1.0), (80,), (50, 0.0, "1-sqrt")]).to_dict()
 # Curves.
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A wrong curve, the path of its field, and how its message begins."""
-
-    curve: dict[str, Any]
-    path: tuple[str | int, ...]
-    message: str
-
-
-def of_plateaus(plateaus, path, message):
-    return Fault({**GOOD, "plateaus": plateaus}, ("plateaus", *path), message)
-
-
-def of_stages(stages, path, message):
-    return Fault({**STAGES, "stages": stages}, ("stages", *path), message)
-
-
-every_fault = pytest.mark.parametrize(
-    "fault",
-    [
-        Fault({**GOOD, "total_steps": 0}, ("total_steps",), "total_steps = 0 must lie in 1"),
-        of_plateaus([[0, 10], [3, 200]], (1,), "plateaus[1] = (3, 200) must lie in 0 …"),
-        of_plateaus([[0, None]], (0, 1), "plateaus[0].duration = None must be a number"),
-        of_stages([[3, 1], ["x", 1]], (1, 0), "stages[1].steps = 'x' must"),
-        of_stages([[3, 1, "oval"]], (0, 2), "stages[0].shape = 'oval' must"),
-        Fault({"kind": "oval"}, ("kind",), "kind = 'oval' must be one of"),
-    ],
-    ids=lambda fault: fault.message,
-)
-
-
-def cooldown_of(curve):
-    return {"kind": "cooldown", "curve": curve, "at": 3, "steps": 4}
-
-
 def inner_curve(curve):
     """Return a curve in which the cooldown and the continuation are wrong, too."""
-    cooldown = {**cooldown_of(curve), "steps": -4}
+    cooldown = {"kind": "cooldown", "curve": curve, "at": 3, "steps": -4}
     return {"kind": "then", "curve": cooldown, "other": {"kind": "plateau", "total_steps": -1}}
 
 
-@every_fault
-def test_fault_stands_at_its_field(fault):
-    found = fault_of({"curve": fault.curve, "peak": PEAK})
-    assert fault.message in found["message"]
-    assert found["path"] == ("curve", *fault.path)
-
-
-@every_fault
-def test_innermost_fault_counts(fault):
-    found = fault_of({"curve": inner_curve(fault.curve), "peak": PEAK})
-    assert f"curve.curve.{fault.message}" in found["message"]
-    assert found["path"] == ("curve", "curve", "curve", *fault.path)
+@pytest.mark.parametrize(
+    ("curve", "path", "message"),
+    [
+        ({**GOOD, "total_steps": 0}, ("total_steps",), "total_steps = 0 must lie in 1"),
+        (
+            {**GOOD, "plateaus": [[0, 10], [3, 200]]},
+            ("plateaus", 1),
+            "plateaus[1] = (3, 200) must lie in 0 …",
+        ),
+        (
+            {**GOOD, "plateaus": [[0, None]]},
+            ("plateaus", 0, 1),
+            "plateaus[0].duration = None must be a number",
+        ),
+        (
+            {**STAGES, "stages": [[3, 1], ["x", 1]]},
+            ("stages", 1, 0),
+            "stages[1].steps = 'x' must",
+        ),
+        ({"kind": "oval"}, ("kind",), "kind = 'oval' must be one of"),
+    ],
+)
+def test_innermost_fault_stands_at_its_field(curve, path, message):
+    fault = fault_of({"curve": curve, "peak": PEAK})
+    assert message in fault["message"]
+    assert fault["path"] == ("curve", *path)
+    fault = fault_of({"curve": inner_curve(curve), "peak": PEAK})
+    assert f"curve.curve.{message}" in fault["message"]
+    assert fault["path"] == ("curve", "curve", "curve", *path)
 
 
 @pytest.mark.parametrize(
@@ -113,60 +92,38 @@ def test_unlikely_peak_gets_a_remark():
 # Warnings.
 
 
-@dataclass(frozen=True)
-class Unlikely:
-    """A curve that is a likely mistake, its field, and how the advice about it begins."""
-
-    curve: dict[str, Any]
-    field: str
-    advice: str
+NINE_STEPS = {"kind": "plateau", "total_steps": 9}
 
 
-every_unlikely_curve = pytest.mark.parametrize(
-    "unlikely",
+@pytest.mark.parametrize(
+    ("curve", "field", "message"),
     [
-        Unlikely(
+        (
             {"kind": "plateau", "total_steps": 9, "warmup_steps": 3, "min_lr_ratio": 3e-5},
             "min_lr_ratio",
             "min_lr_ratio = 3e-05 looks like a learning rate",
         ),
-        Unlikely(
+        (
             {"kind": "staged", "stages": [["50%", 3e-4], ["rest", 0]], "total_steps": 18},
             "stages",
             "stages have levels that look like learning rates",
         ),
-        Unlikely(
-            {
-                "kind": "cooldown",
-                "curve": {"kind": "plateau", "total_steps": 9},
-                "at": 20,
-                "steps": 5,
-            },
+        (
+            {"kind": "cooldown", "curve": NINE_STEPS, "at": 20, "steps": 5},
             "at",
             "at = 20: the learning rate is 0 there already",
         ),
     ],
-    ids=lambda unlikely: unlikely.advice,
 )
-
-
-def advice_about(curve):
-    """Return the only advice about a curve. A warning in the terminal would be an error here."""
-    entry = {"curve": curve, "peak": PEAK}
-    answer = answer_page({"curves": [entry], "step": 5, "runs": []})
-    (of_curve,) = answer["curves"]
-    (advice,) = of_curve["advice"]
-    return advice
-
-
-@every_unlikely_curve
-def test_warning_is_advice_at_its_field(unlikely):
-    advice = advice_about(unlikely.curve)
-    assert advice["path"] == ("curve", unlikely.field)
-    assert advice["message"].startswith(unlikely.advice)
-    continued = {"kind": "then", "curve": {"kind": "plateau", "total_steps": 9}}
-    advice = advice_about({**continued, "other": unlikely.curve})
-    assert advice["path"] == ("curve", "other", unlikely.field)
+def test_warning_is_advice_at_its_field(curve, field, message):
+    """A warning in the terminal would be an error here."""
+    continued = {"kind": "then", "curve": NINE_STEPS, "other": curve}
+    for described, path in ((curve, ("curve",)), (continued, ("curve", "other"))):
+        entry = {"curve": described, "peak": PEAK}
+        (of_curve,) = answer_page({"curves": [entry], "step": 5, "runs": []})["curves"]
+        (advice,) = of_curve["advice"]
+        assert advice["path"] == (*path, field)
+        assert advice["message"].startswith(message)
 
 
 # Logs.

@@ -82,12 +82,7 @@ CURVES = st.builds(
 CURVES_AND_PEAKS = st.tuples(CURVES, st.floats(0.7e-3, 1.4e-3))
 
 
-def check_forecast(
-    shown,
-    curve,
-    peak,
-    expected,
-):
+def check_forecast(shown, curve, peak, expected):
     """Check the answer about one curve. A forecast with a warmup of no run has no interval."""
     assert shown["loss"] == expected.loss
     if expected.is_known:

@@ -54,12 +54,6 @@ def test_plateau_follows_its_handle(undone):
     assert after - begin == 3800
 
 
-def test_warmup_follows_its_handle(undone):
-    curve = check_drag(undone, "Warmup, end", right=33)
-    assert curve.warmup_steps > 500
-    assert curve.warmup_steps % 100 == 0
-
-
 def test_final_learning_rate_follows_its_handle(undone):
     curve = check_drag(undone, "Final learning rate", down=-40)
     assert curve.min_lr_ratio > 0
@@ -70,16 +64,6 @@ def test_end_of_the_curve_follows_its_handle(undone):
     curve = check_drag(undone, "End of the curve", right=-40)
     assert curve.total_steps < 10_000
     assert curve.min_lr_ratio == 0
-
-
-def test_continuation_follows_its_handle(undone):
-    undone.do("+ Continuation")
-    name = "Continuation, final learning rate"
-    for down in (-40, 20):
-        _, before = undone.position(name)
-        undone.drag(name, 0, down)
-        _, after = undone.position(name)
-        assert after - before == pytest.approx(down, abs=3)
 
 
 def test_border_of_stages_follows_its_handle(undone):
@@ -252,11 +236,8 @@ def test_click_on_the_row_of_a_hidden_curve_shows_it(undone):
 # Values at a moving handle.
 
 HANDLES = {
-    "Plateau 1, end": (47, 0),
     "Plateau 1, start": (-10, 0),
-    "Plateau 1, place": (31, 0),
     "Warmup, end": (33, 0),
-    "Initial learning rate": (0, -40),
     "Final learning rate": (0, -40),
     "End of the curve": (-40, 0),
     "Peak learning rate": (0, 40),

@@ -1,25 +1,16 @@
 """The benchmarks run in small and leave nothing behind; they compare equal training runs."""
 
 import gc
-import json
 import runpy
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from support.forecasts.logs import logged
 from support.programs import EXAMPLES, run
 from support.trees import equal_trees
 
-from plateau_jax import StagedCurve
-
 pytestmark = pytest.mark.slow
-
-Config = dict[str, Any]
 
 BENCHMARKS = EXAMPLES / "benchmarks"
 
@@ -37,17 +28,17 @@ SMALL = {
 
 
 @pytest.mark.parametrize("script", SMALL)
-def test_benchmark_runs(script: str, tmp_path: Path) -> None:
+def test_benchmark_runs(script, tmp_path):
     assert run(BENCHMARKS / script, *SMALL[script].split(), folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def load(script: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def load(script, monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     return runpy.run_path(str(BENCHMARKS / script))
 
 
-def test_hand_written_loop_matches_train_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hand_written_loop_matches_train_step(monkeypatch):
     benchmark = load("step.py", monkeypatch)
     batch = benchmark["batch_for"]("cpu", 16, 32)
     train_step = benchmark["make_train_step"](benchmark["mlp"](), "cpu")
@@ -64,12 +55,12 @@ def test_hand_written_loop_matches_train_step(monkeypatch: pytest.MonkeyPatch) -
         curve_step = following_step
 
 
-def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def not_compiled(function):
     return function
 
 
 @pytest.fixture
-def fresh_accelerate() -> Iterator[None]:
+def fresh_accelerate():
     """accelerate has one state per process: the first Accelerator decides the precision."""
     AcceleratorState._reset_state()
     yield
@@ -77,7 +68,7 @@ def fresh_accelerate() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("fresh_accelerate")
-def test_all_ways_train_gpt2_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ways_train_gpt2_alike(monkeypatch):
     monkeypatch.setattr(torch, "compile", not_compiled)
     benchmark = load("gpt2.py", monkeypatch)
     size = benchmark["TINY"]
@@ -94,7 +85,7 @@ def test_all_ways_train_gpt2_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
-def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch):
     """Only the loop holds its model and optimizer; once freed, torch would reuse their memory."""
     benchmark = load("step.py", monkeypatch)
     batch = benchmark["batch_for"]("cuda", 16, 32)
@@ -109,48 +100,3 @@ def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch: pytest.MonkeyPatc
         assert equal_trees(captured(batch), list(eager(batch)))
         for filler in fillers:
             assert (filler == 7).all()
-
-
-def log_of_run(schaipp_curve: Callable[[Config], StagedCurve], config: Config) -> dict[str, Any]:
-    """Return a log as those of lr-scheduling; the best peak is 1e-3."""
-    run = logged(schaipp_curve(config), 500)
-    losses = run.losses + 0.02 * np.log2(config["lr"] / 1e-3) ** 2
-    history = {"val": {"iter": run.steps.tolist(), "val_loss": losses.tolist()}}
-    return {"config": config, "history": history}
-
-
-@pytest.fixture
-def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with logs, as a clone of lr-scheduling has."""
-    schaipp_curve = load("forecast.py", monkeypatch)["schaipp_curve"]
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for total in (25_000, 50_000):
-        for scheduler in ("wsd", "cos"):
-            for lr in (5e-4, 1e-3, 2e-3):
-                config = {
-                    "dataset": "slimpajama",
-                    "model": "llama",
-                    "n_layer": 12,
-                    "n_embd": 768,
-                    "lr": lr,
-                    "warmup_steps": 100,
-                    "iterations": total,
-                    "wsd_fract_decay": 0.2,
-                    "scheduler": scheduler,
-                }
-                log = log_of_run(schaipp_curve, config)
-                file = folder / f"{total}-{scheduler}-{lr}.json"
-                file.write_text(json.dumps(log), encoding="utf-8")
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("script", "arguments"), [("forecast.py", ["--pairs", 15]), ("best_peak.py", [])]
-)
-def test_benchmark_of_forecasts_reads_a_clone(
-    script: str, arguments: list[Any], clone: Path
-) -> None:
-    printed = run(BENCHMARKS / script, ".", *arguments, folder=clone)
-    assert "nan" not in printed
-    assert len(printed.splitlines()) >= 4

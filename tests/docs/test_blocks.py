@@ -2,13 +2,11 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +16,13 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from numpy.typing import NDArray
-from support.docs.pages import PageProgram, program_named, section_named
+from support.docs.pages import program_named, section_named
 from support.examples import corners, examples
 from torch import nn, tensor
-from torch.optim import Optimizer
 
 from torch_bridge import lambda_lr
 
 pytestmark = pytest.mark.slow
-
-Floats = NDArray[np.float64]
 
 LR = 1e-3
 WEIGHTS, *GRADIENTS = np.random.default_rng(0).normal(size=(9, 50)) * np.logspace(1, -9, 50)
@@ -36,29 +30,25 @@ WEIGHTS, *GRADIENTS = np.random.default_rng(0).normal(size=(9, 50)) * np.logspac
 assert_equal_float64 = partial(assert_allclose, rtol=1e-12, atol=1e-14)
 
 
-def run(heading: str, index: int = 0) -> SimpleNamespace:
+def run(heading, index=0):
     """Run one of the programs in a section of the page; return its names."""
-    names: dict[str, Any] = {}
+    names = {}
     exec(section_named(heading).code_in("python")[index], names)
     return SimpleNamespace(**names)
 
 
 @pytest.fixture(autouse=True)
-def enable_x64() -> Iterator[None]:
+def enable_x64():
     with jax.enable_x64(True):
         yield
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(0)
 
 
-def torch_weights(
-    make_optimizer: Callable[[list[nn.Parameter]], Optimizer],
-    weights: Floats,
-    gradients: Sequence[Floats],
-) -> Floats:
+def torch_weights(make_optimizer, weights, gradients):
     """Return the weights after one update for each of these gradients."""
     parameter = nn.Parameter(tensor(weights))
     optimizer = make_optimizer([parameter])
@@ -68,11 +58,7 @@ def torch_weights(
     return parameter.detach().numpy()
 
 
-def optax_weights(
-    tx: optax.GradientTransformation | optax.MultiSteps,
-    weights: Floats,
-    gradients: Sequence[Floats],
-) -> Floats:
+def optax_weights(tx, weights, gradients):
     state = tx.init(weights)
     for gradient in gradients:
         updates, state = tx.update(gradient, state, weights)
@@ -84,16 +70,14 @@ def optax_weights(
     ("index", "optimizer_class", "weight_decay"),
     [(0, torch.optim.AdamW, 0.01), (1, torch.optim.SGD, 0.1), (2, torch.optim.Adam, 0.1)],
 )
-def test_weight_decay_matches_torch(
-    index: int, optimizer_class: type[Optimizer], weight_decay: float
-) -> None:
+def test_weight_decay_matches_torch(index, optimizer_class, weight_decay):
     make_optimizer = partial(optimizer_class, lr=LR, weight_decay=weight_decay)
     expected = torch_weights(make_optimizer, WEIGHTS, GRADIENTS)
     weights = optax_weights(run("Weight decay", index).tx, WEIGHTS, GRADIENTS)
     assert_equal_float64(weights, expected)
 
 
-def clipped_by_torch(gradients: dict[str, Floats], max_norm: float) -> dict[str, Floats]:
+def clipped_by_torch(gradients, max_norm):
     parameters = {}
     for name, gradient in gradients.items():
         parameter = nn.Parameter(tensor(gradient))
@@ -103,7 +87,7 @@ def clipped_by_torch(gradients: dict[str, Floats], max_norm: float) -> dict[str,
     return {name: parameter.grad.numpy() for name, parameter in parameters.items()}
 
 
-def test_clipping_matches_torch(rng: np.random.Generator) -> None:
+def test_clipping_matches_torch(rng):
     """Also where PyTorch's 1e-6, which it adds to the norm, decides."""
     gradients = {"kernel": rng.normal(size=(3, 4)), "bias": rng.normal(size=4)}
     norm = math.hypot(*gradients["kernel"].flat, *gradients["bias"])
@@ -115,7 +99,7 @@ def test_clipping_matches_torch(rng: np.random.Generator) -> None:
         jax.tree.map(assert_equal_float64, clipped, expected)
 
 
-def test_micro_batches_match_torch() -> None:
+def test_micro_batches_match_torch():
     """Their sum, in float32."""
     parameter = nn.Parameter(tensor(WEIGHTS))
     optimizer = torch.optim.SGD([parameter], lr=LR)
@@ -127,7 +111,7 @@ def test_micro_batches_match_torch() -> None:
     assert_allclose(weights, parameter.detach().numpy(), rtol=1e-6, atol=1e-6)
 
 
-def test_rmsprop_matches_torch() -> None:
+def test_rmsprop_matches_torch():
     """In the warmup: the order of momentum and learning rate matters only if that changes."""
     page = run("RMSprop")
     parameter = nn.Parameter(tensor(WEIGHTS))
@@ -141,11 +125,11 @@ def test_rmsprop_matches_torch() -> None:
     assert_equal_float64(weights, parameter.detach().numpy())
 
 
-def test_norm_layers_match_torch() -> None:
+def test_norm_layers_match_torch():
     inputs = np.array([[1e-3, -1e-3] * 32], np.float32)
     page = run("ε of normalization layers")
 
-    def assert_equal_outputs(layer: Callable[..., jax.Array], torch_layer: nn.Module) -> None:
+    def assert_equal_outputs(layer, torch_layer):
         expected = torch_layer(tensor(inputs)).detach().numpy()
         assert_allclose(layer(inputs), expected, rtol=1e-5)
 
@@ -154,7 +138,7 @@ def test_norm_layers_match_torch() -> None:
     assert_equal_outputs(page.rms_norm, nn.RMSNorm(64))
 
 
-def test_batch_norm_matches_torch(rng: np.random.Generator) -> None:
+def test_batch_norm_matches_torch(rng):
     """But for the running variance, which is unbiased in PyTorch, as the page says."""
     inputs = rng.normal(size=(5, 64)).astype("float32")
     torch_layer = nn.BatchNorm1d(64)
@@ -169,7 +153,7 @@ def test_batch_norm_matches_torch(rng: np.random.Generator) -> None:
     assert_allclose(variance, 4 / 5 * unbiased_variance, rtol=1e-4)
 
 
-def assert_same_distribution(values: jax.Array, torch_values: torch.Tensor) -> None:
+def assert_same_distribution(values, torch_values):
     """Check that both are uniform within the same bound."""
     assert values.shape == tuple(torch_values.shape)[::-1]
     bound = torch_values.abs().max().item()
@@ -177,7 +161,7 @@ def assert_same_distribution(values: jax.Array, torch_values: torch.Tensor) -> N
     assert np.std(values) == pytest.approx(bound / math.sqrt(3), rel=0.05)
 
 
-def test_initial_weights_match_torch() -> None:
+def test_initial_weights_match_torch():
     page = run("Initial weights")
     torch_linear = nn.Linear(400, 500)
     assert_same_distribution(page.linear.kernel[...], torch_linear.weight)
@@ -188,7 +172,7 @@ def test_initial_weights_match_torch() -> None:
     assert np.std(embedding) == pytest.approx(deviation, rel=0.01)
 
 
-def test_attention_mask_matches_torch(rng: np.random.Generator) -> None:
+def test_attention_mask_matches_torch(rng):
     """Two heads with 8 numbers each. JAX computes the softmax in float32, even with x64 enabled."""
     excluded = np.triu(np.ones((4, 4), bool), 1)
     query, key, value = rng.normal(size=(3, 1, 4, 2, 8))
@@ -210,10 +194,10 @@ SEVERAL_LENGTHS = program_named("Several lengths from one run")
 STRETCHED_DECAY = program_named("Stretch a decay that is running")
 
 
-def run_recipe(program: PageProgram, **settings: Any) -> SimpleNamespace:
+def run_recipe(program, **settings):
     """Run the blocks after the first, which has the settings; return all names."""
     first, *recipe = program.blocks
-    names: dict[str, Any] = {}
+    names = {}
     exec(first, names)
     assert settings.keys() <= names.keys()
     names |= settings
@@ -230,7 +214,7 @@ class Ladder:
     warmup: int
     decay: float
 
-    def level_before_decay(self, step: int, period: int) -> float:
+    def level_before_decay(self, step, period):
         """Return the level of a step in a period, such as 0 up to the first length."""
         if step < self.warmup:
             return self.peaks[0] * step / self.warmup
@@ -238,7 +222,7 @@ class Ladder:
 
 
 @st.composite
-def ladders(draw: st.DrawFn) -> Ladder:
+def ladders(draw):
     decay = draw(st.sampled_from((0.1, 0.2, 0.5)))
     warmup = draw(st.integers(0, 20))
     growth = draw(st.lists(st.integers(10, 60), min_size=1, max_size=4))
@@ -247,7 +231,7 @@ def ladders(draw: st.DrawFn) -> Ladder:
     peaks = draw(st.lists(peak, min_size=count, max_size=count))
     lengths = (2 * warmup + np.cumsum(growth)).tolist()
 
-    def starts_rise() -> bool:
+    def starts_rise():
         starts = [round((1 - decay) * length) for length in lengths]
         return all(start < following for start, following in pairwise(starts))
 
@@ -256,7 +240,7 @@ def ladders(draw: st.DrawFn) -> Ladder:
     return Ladder(lengths, peaks, warmup, decay)
 
 
-def recipes_for_several_lengths(ladder: Ladder) -> SimpleNamespace:
+def recipes_for_several_lengths(ladder):
     return run_recipe(
         SEVERAL_LENGTHS,
         lengths=ladder.lengths,
@@ -268,7 +252,7 @@ def recipes_for_several_lengths(ladder: Ladder) -> SimpleNamespace:
 
 @examples(30)
 @given(ladders())
-def test_branches_have_their_peak_and_length(ladder: Ladder) -> None:
+def test_branches_have_their_peak_and_length(ladder):
     page = recipes_for_several_lengths(ladder)
     for step in range(page.starts[-1]):
         period = bisect_right(page.starts, step)
@@ -283,7 +267,7 @@ def test_branches_have_their_peak_and_length(ladder: Ladder) -> None:
 
 @examples(30)
 @given(ladders())
-def test_wsds_decays_at_the_end_of_each_length(ladder: Ladder) -> None:
+def test_wsds_decays_at_the_end_of_each_length(ladder):
     page = recipes_for_several_lengths(ladder)
     begins = [0, *ladder.lengths[:-1]]
     for step in range(ladder.lengths[-1]):
@@ -303,7 +287,7 @@ def test_wsds_decays_at_the_end_of_each_length(ladder: Ladder) -> None:
 
 @examples(50)
 @given(st.data())
-def test_stretched_decay_begins_at_its_level_and_ends_in_time(data: st.DataObject) -> None:
+def test_stretched_decay_begins_at_its_level_and_ends_in_time(data):
     warmup = data.draw(st.just(0) | st.integers(1, 300))
     planned = warmup + data.draw(corners(2, 900))
     at = data.draw(corners(warmup + 1, planned - 1))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
-from support.docs.pages import ROOT, Section, all_sections, section_named
+from support.docs.pages import ROOT, all_sections, section_named
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
@@ -29,9 +29,9 @@ warnings.simplefilter("error", CurveWarning)
 """Python runs this when it starts: our warnings are errors."""
 
 
-def imported_packages(section: Section) -> set[str]:
+def imported_packages(section):
     """Return the packages that the files of a section import, without these files."""
-    packages: set[str] = set()
+    packages = set()
     for block in section.blocks:
         if block.file.endswith(".py"):
             for node in ast.walk(ast.parse(block.code)):
@@ -39,7 +39,7 @@ def imported_packages(section: Section) -> set[str]:
     return packages - {Path(block.file).stem for block in section.blocks}
 
 
-def packages_of(statement: ast.AST) -> set[str]:
+def packages_of(statement):
     """Return the packages from which a statement imports."""
     if isinstance(statement, ast.Import):
         return {alias.name.partition(".")[0] for alias in statement.names}
@@ -48,7 +48,7 @@ def packages_of(statement: ast.AST) -> set[str]:
     return set()
 
 
-def write_files(section: Section, folder: Path) -> None:
+def write_files(section, folder):
     for block in section.blocks:
         if block.file:
             file = folder / block.file
@@ -59,7 +59,7 @@ def write_files(section: Section, folder: Path) -> None:
     (site / "sitecustomize.py").write_text(SITE_CUSTOMIZE, encoding="utf-8")
 
 
-def run_section(section: Section, folder: Path) -> str:
+def run_section(section, folder):
     """Run the section's commands, and return what they print to standard output."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(ROOT)]),
@@ -83,9 +83,9 @@ def run_section(section: Section, folder: Path) -> str:
     return printed
 
 
-def files_of_commands(folder: Path) -> set[Path]:
+def files_of_commands(folder):
     """Return the files in a folder without Python's caches and the settings of tools."""
-    files: set[Path] = set()
+    files = set()
     for path in folder.rglob("*"):
         folders = path.relative_to(folder).parts
         if path.is_file() and "__pycache__" not in folders and "home" not in folders:
@@ -93,7 +93,7 @@ def files_of_commands(folder: Path) -> set[Path]:
     return files
 
 
-def assert_checkpoint_has_the_curve(folder: Path) -> None:
+def assert_checkpoint_has_the_curve(folder):
     """Check what `save_hyperparameters` has written."""
     import torch
 
@@ -105,7 +105,7 @@ def assert_checkpoint_has_the_curve(folder: Path) -> None:
     )
 
 
-def commands_of(section: Section) -> list[str]:
+def commands_of(section):
     """Return the commands that run one of the section's files."""
     files = {block.file for block in section.blocks if block.file}
     shell = "".join(section.code_in("sh")).replace("\\\n", " ")
@@ -116,12 +116,12 @@ def commands_of(section: Section) -> list[str]:
     ]
 
 
-def sections_with_commands() -> list[Section]:
+def sections_with_commands():
     return [section for section in all_sections() if commands_of(section)]
 
 
 @pytest.mark.parametrize("section", sections_with_commands(), ids=lambda section: section.heading)
-def test_commands_print_the_output_on_the_page(section: Section, tmp_path: Path) -> None:
+def test_commands_print_the_output_on_the_page(section, tmp_path):
     """Run again, they find the files of their first run, and print the same."""
     missing = [package for package in imported_packages(section) if find_spec(package) is None]
     if missing:
@@ -137,7 +137,7 @@ def test_commands_print_the_output_on_the_page(section: Section, tmp_path: Path)
         assert run_section(section, tmp_path) == printed
 
 
-def test_scheduler_built_from_text_is_wsd() -> None:
+def test_scheduler_built_from_text_is_wsd():
     """The trainers split the argument at its first equals sign, and read a Python literal."""
     (command,) = section_named("A trainer that builds the scheduler from text").code_in("text")
     _, argument = shlex.split(command)[-1].split("=", 1)

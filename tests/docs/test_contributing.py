@@ -5,7 +5,6 @@ The docstring of a folder names all its files.
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 from support.docs.pages import ROOT
@@ -24,7 +23,7 @@ FOLDERS = [
 ]
 
 
-def docstring_of(folder: Path) -> str:
+def docstring_of(folder):
     code = (folder / "__init__.py").read_text(encoding="utf-8")
     return ast.get_docstring(ast.parse(code)) or ""
 
@@ -36,10 +35,10 @@ PATHS_OF_RECIPES = set(
 
 
 @pytest.mark.parametrize("path", sorted(PATHS | PATHS_OF_RECIPES))
-def test_named_paths_exist(path: str) -> None:
+def test_named_paths_exist(path):
     pattern = path.rstrip("/").replace("…", "*").replace("NAME", "*")
     names = ("", "tests", "tests/support", "plateau_jax", "torch_bridge")
-    found: list[Path] = []
+    found = []
     for name in names:
         found += (ROOT / name).glob(pattern)
         found += (ROOT / name).glob(f"{pattern}.py")
@@ -47,7 +46,7 @@ def test_named_paths_exist(path: str) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_docstring_of_folder_names_its_files(folder: Path) -> None:
+def test_docstring_of_folder_names_its_files(folder):
     named = set(re.findall(r"`(\w+)`", docstring_of(folder)))
     modules = {file.stem for file in folder.glob("*.py")} - {"__init__"}
     assert modules <= named

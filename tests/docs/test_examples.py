@@ -3,9 +3,7 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import matplotlib.image
 import nbformat
@@ -13,21 +11,10 @@ import numpy as np
 import psutil
 import pytest
 from nbclient import NotebookClient
-from numpy.typing import NDArray
 from support.docs.pages import ROOT
-from support.programs import (
-    EXAMPLES,
-    SMALL_RUNS,
-    Program,
-    assert_rejected,
-    finish,
-    run,
-)
+from support.programs import EXAMPLES, SMALL_RUNS, Program, assert_rejected, finish, run
 
 pytestmark = pytest.mark.slow
-
-RunOnce = Callable[[str], tuple[Path, list[str]]]
-Pixels = NDArray[np.float32]
 
 WITH_PICTURE = [
     "train_digits",
@@ -41,13 +28,13 @@ WITH_PICTURE = [
 
 
 @pytest.mark.parametrize("script", WITH_PICTURE)
-def test_picture_is_written_into_a_new_folder(script: str, ran: RunOnce) -> None:
+def test_picture_is_written_into_a_new_folder(script, ran):
     folder, _ = ran(f"{script}.py")
     (picture,) = (folder / "new").iterdir()
     assert matplotlib.image.imread(picture)[..., :3].min() == 0  # the axes are black
 
 
-def draw_again(script: str, tmp_path: Path) -> None:
+def draw_again(script, tmp_path):
     """Run a script that draws pictures of the pages, in a folder with the pages alone."""
     copy = tmp_path / "examples" / script
     copy.parent.mkdir()
@@ -58,7 +45,7 @@ def draw_again(script: str, tmp_path: Path) -> None:
     run(copy, folder=tmp_path)
 
 
-def pixels_of(drawn: Path, committed: Path) -> tuple[Pixels, Pixels]:
+def pixels_of(drawn, committed):
     """Return the pixels of two pictures of the same size."""
     pixels = matplotlib.image.imread(drawn)
     expected = matplotlib.image.imread(committed)
@@ -69,7 +56,7 @@ def pixels_of(drawn: Path, committed: Path) -> tuple[Pixels, Pixels]:
 @pytest.mark.parametrize(
     ("script", "folder"), [("plot_docs.py", "docs/pictures"), ("plot_readme.py", "examples")]
 )
-def test_committed_pictures_are_drawn_again(script: str, folder: str, tmp_path: Path) -> None:
+def test_committed_pictures_are_drawn_again(script, folder, tmp_path):
     """Text may shift by a pixel between versions of matplotlib; a different curve changes 3 %."""
     draw_again(script, tmp_path)
     drawn = list((tmp_path / folder).glob("*.png"))
@@ -89,7 +76,7 @@ class WrongArguments:
     message: str
     status: int = 2
 
-    def check(self, folder: Path) -> None:
+    def check(self, folder):
         assert_rejected(folder, self.script, self.arguments.split(), self.status, self.message)
 
 
@@ -134,7 +121,7 @@ RESUMED = [
 ]
 
 
-def interrupt(program: Program, line_before: str) -> int:
+def interrupt(program, line_before):
     """Send a Ctrl-C after the line that begins with `line_before`; return the updates made."""
     for line in program.lines():
         if line.startswith(line_before):
@@ -146,7 +133,7 @@ def interrupt(program: Program, line_before: str) -> int:
     return int(stopped[1])
 
 
-def later_lines(lines: list[str], updates: int) -> list[str]:
+def later_lines(lines, updates):
     """Return the lines that are not about the first `updates` updates."""
     later = []
     for line in lines:
@@ -157,18 +144,16 @@ def later_lines(lines: list[str], updates: int) -> list[str]:
     return later
 
 
-def untimed_lines(lines: list[str]) -> list[str]:
+def untimed_lines(lines):
     return [line for line in lines if not re.search(r"\d m?s[,:]", line)]
 
 
-def inodes_of_caches(folder: Path) -> dict[Path, int]:
+def inodes_of_caches(folder):
     return {path: path.stat().st_ino for path in folder.rglob("*.pkl")}
 
 
 @pytest.mark.parametrize("case", RESUMED, ids=lambda case: f"{case.script} {case.line_before}")
-def test_resumed_run_prints_the_remaining_lines(
-    case: Resumed, ran: RunOnce, tmp_path: Path
-) -> None:
+def test_resumed_run_prints_the_remaining_lines(case, ran, tmp_path):
     """It also uses what the interrupted run has cached."""
     _, uninterrupted = ran(case.script)
     small_run = SMALL_RUNS[case.script].split()
@@ -207,11 +192,11 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: f"{wrong.script} {wrong.arguments}")
-def test_wrong_argument_is_named_in_one_line(wrong: WrongArguments, tmp_path: Path) -> None:
+def test_wrong_argument_is_named_in_one_line(wrong, tmp_path):
     wrong.check(tmp_path)
 
 
-def scripts_that_print_their_cost() -> list[str]:
+def scripts_that_print_their_cost():
     """Return the names of those that import `program`."""
     return [
         file.name
@@ -221,7 +206,7 @@ def scripts_that_print_their_cost() -> list[str]:
 
 
 @pytest.mark.parametrize("script", scripts_that_print_their_cost())
-def test_missing_package_is_named_after_the_cost(script: str, tmp_path: Path) -> None:
+def test_missing_package_is_named_after_the_cost(script, tmp_path):
     missing = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')"
     for name in ("numpy", "torch", "jax", "matplotlib"):
         (tmp_path / f"{name}.py").write_text(missing, encoding="utf-8")
@@ -243,17 +228,17 @@ def test_missing_package_is_named_after_the_cost(script: str, tmp_path: Path) ->
 NOTEBOOK = EXAMPLES / "choosing_a_curve.ipynb"
 
 
-def read_notebook() -> nbformat.NotebookNode:
+def read_notebook():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
     return notebook
 
 
-def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def kinds_of_outputs(cell: nbformat.NotebookNode) -> list[str | list[str]]:
+def kinds_of_outputs(cell):
     """Return the name of each stream, and the formats of other outputs."""
     kinds = []
     for output in cell.outputs:
@@ -264,16 +249,16 @@ def kinds_of_outputs(cell: nbformat.NotebookNode) -> list[str | list[str]]:
     return kinds
 
 
-def printed_by(cell: nbformat.NotebookNode) -> str:
+def printed_by(cell):
     return "".join(output.get("text", "") for output in cell.outputs)
 
 
-def printed_words(cell: nbformat.NotebookNode) -> list[str]:
+def printed_words(cell):
     """Return what a cell prints, without its figures."""
     return re.sub(r"[+-]?\d+\.?\d*", "", printed_by(cell)).split()
 
 
-def run_strictly(notebook: nbformat.NotebookNode, folder: Path) -> None:
+def run_strictly(notebook, folder):
     """Run a notebook in a fresh kernel, in which warnings are errors."""
     for cell in code_cells(notebook):
         cell.outputs = []
@@ -285,12 +270,12 @@ def run_strictly(notebook: nbformat.NotebookNode, folder: Path) -> None:
     notebook.cells.remove(strict)
 
 
-def process_ids() -> set[int]:
+def process_ids():
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
 @pytest.fixture
-def fresh_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh_jupyter(tmp_path, monkeypatch):
     """No settings of the user, and no screen."""
     for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
@@ -299,7 +284,7 @@ def fresh_jupyter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("fresh_jupyter")
-def test_committed_outputs_match_a_fresh_run(tmp_path: Path) -> None:
+def test_committed_outputs_match_a_fresh_run(tmp_path):
     """It leaves no file and no process behind."""
     folder = tmp_path / "empty"
     folder.mkdir()
@@ -315,7 +300,7 @@ def test_committed_outputs_match_a_fresh_run(tmp_path: Path) -> None:
         assert printed_words(cell) == printed_words(committed)
 
 
-def test_committed_notebook_ran_once_in_order() -> None:
+def test_committed_notebook_ran_once_in_order():
     """It is small, and has no path of the machine on which it ran."""
     text = NOTEBOOK.read_text(encoding="utf-8")
     for number, cell in enumerate(code_cells(read_notebook()), 1):
@@ -326,7 +311,7 @@ def test_committed_notebook_ran_once_in_order() -> None:
     assert not re.search(r"""["' (](/[a-z]+/|[A-Z]:\\\\|file:)""", text)
 
 
-def test_figures_in_text_match_printed_output() -> None:
+def test_figures_in_text_match_printed_output():
     """Each figure with three decimals in the text appears in an output above it."""
     printed = ""
     for cell in read_notebook().cells:

@@ -2,9 +2,6 @@
 
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 from support.programs import (
@@ -20,26 +17,17 @@ from torch_bridge import Checkpoints, MetricLog
 
 pytestmark = pytest.mark.slow
 
-RunOnce = Callable[[str], tuple[Path, list[str]]]
-
 SMALL = ("--batch-size", 4, "--context", 32, "--width", 32, "--layers", 2)
 FEW_UPDATES = ("--steps", 12, "--every", 6, *SMALL)
 
 
-def start(
-    folder: Path,
-    script: str | Path,
-    *arguments: str | int,
-    environment: Mapping[str, str] | None = None,
-) -> Program:
+def start(folder, script, *arguments, environment=None):
     """Start an example on the CPU."""
     on_cpu = (*arguments, "--device", "cpu")
     return Program(EXAMPLES / script, *on_cpu, folder=folder, environment=environment)
 
 
-def torchrun(
-    folder: Path, script: str | Path, *arguments: str | int, processes: int = 2
-) -> list[Program]:
+def torchrun(folder, script, *arguments, processes=2):
     """Start an example in several processes, as torchrun does."""
     return [
         start(folder, script, *arguments, environment=environment)
@@ -47,9 +35,7 @@ def torchrun(
     ]
 
 
-def run(
-    folder: Path, script: str | Path, *arguments: str | int, processes: int = 1, status: int = 0
-) -> list[str]:
+def run(folder, script, *arguments, processes=1, status=0):
     """Run the program on all processes; return the lines that the first one prints."""
     folder.mkdir(exist_ok=True)
     if processes == 1:
@@ -61,7 +47,7 @@ def run(
     return lines
 
 
-def test_muon(tmp_path: Path) -> None:
+def test_muon(tmp_path):
     muon = ("--optimizer", "muon", "--steps", 60, "--every", 60, "--batch-size", 12)
     lines = run(tmp_path, "train_gpt.py", *muon)
     of_frequencies = number_after("loss of byte frequencies:", lines)
@@ -70,7 +56,7 @@ def test_muon(tmp_path: Path) -> None:
     assert "an update: 1 micro-batches of 12 sequences" in lines
 
 
-def gpt_losses(parallelism: str, folder: Path, *arguments: str | int) -> list[str]:
+def gpt_losses(parallelism, folder, *arguments):
     """Train on one process, or with DDP or FSDP on two; return the lines about losses."""
     if parallelism == "one":
         lines = run(folder, "train_gpt.py", *arguments)
@@ -80,7 +66,7 @@ def gpt_losses(parallelism: str, folder: Path, *arguments: str | int) -> list[st
     return [line for line in lines if "loss" in line]
 
 
-def test_losses_agree_for_any_number_of_processes(tmp_path: Path) -> None:
+def test_losses_agree_for_any_number_of_processes(tmp_path):
     """Also of runs that another number of processes has saved in the middle."""
     expected = gpt_losses("one", tmp_path / "one", *FEW_UPDATES)
     assert len(expected) == 4
@@ -104,7 +90,7 @@ TOKENS_PER_STEP = 1000
 LAST_BATCH = 2048
 
 
-def growing_batch(consumed: int) -> int:
+def growing_batch(consumed):
     """Return the batch after these tokens: that of the small run's plan."""
     if consumed < 10_240:
         return 512
@@ -113,11 +99,11 @@ def growing_batch(consumed: int) -> int:
     return LAST_BATCH
 
 
-def constant_batch(consumed: int) -> int:
+def constant_batch(consumed):
     return LAST_BATCH
 
 
-def logged_updates(folder: Path, name: str) -> list[dict[str, Any]]:
+def logged_updates(folder, name):
     log = MetricLog(keep=None)
     checkpoints = Checkpoints(folder / "batch_plan_checkpoints")
     checkpoints.load(partial=True, **{f"{name}_log": log})
@@ -127,7 +113,7 @@ def logged_updates(folder: Path, name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "batch_after"), [("constant", constant_batch), ("growing", growing_batch)]
 )
-def test_runs_count_tokens(name: str, batch_after: Callable[[int], int], ran: RunOnce) -> None:
+def test_runs_count_tokens(name, batch_after, ran):
     folder, lines = ran("batch_plan.py")
     updates = logged_updates(folder, name)
     consumed = 0
@@ -139,7 +125,7 @@ def test_runs_count_tokens(name: str, batch_after: Callable[[int], int], ran: Ru
     assert f"{name} batch: {len(updates)} updates for {TOKENS} tokens; 0 are done" in lines
 
 
-def test_number_of_tokens_is_fixed_when_resuming(ran: RunOnce) -> None:
+def test_number_of_tokens_is_fixed_when_resuming(ran):
     folder, _ = ran("batch_plan.py")
     longer = ("--device", "cpu", "--resume", "--tokens", 2 * TOKENS)
     message = "; without --tokens, --resume continues as planned"
@@ -149,7 +135,7 @@ def test_number_of_tokens_is_fixed_when_resuming(ran: RunOnce) -> None:
 ADVICE = "batch_plan_checkpoints resumes with --resume"
 
 
-def test_two_processes_save_together_on_ctrl_c(tmp_path: Path) -> None:
+def test_two_processes_save_together_on_ctrl_c(tmp_path):
     long = ("--tokens", 10**9, "--plan", "0:128", "--micro-batch", 64)
     first, second = torchrun(tmp_path, "batch_plan.py", *long)
     for line in first.lines():
@@ -164,7 +150,7 @@ def test_two_processes_save_together_on_ctrl_c(tmp_path: Path) -> None:
     assert last_update["consumed"] == int(stopped[1])
 
 
-def test_seesaw_resumes_with_equal_weights(tmp_path: Path) -> None:
+def test_seesaw_resumes_with_equal_weights(tmp_path):
     """The program itself compares learning rates and weights."""
     lines = run(tmp_path, "batch_plan.py", "--seesaw", 2, "--tokens", 8192)
     assert lines[-3:] == [

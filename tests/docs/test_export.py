@@ -1,8 +1,6 @@
 """`docs/export.md` quotes the evaluator of the C file, and rounds as exported files do."""
 
-from typing import Any
-
-from support.docs.pages import ROOT, Section, sections
+from support.docs.pages import ROOT, sections
 
 from plateau_jax import PlateauCurve
 from plateau_jax.numerics import float32_bits
@@ -10,20 +8,20 @@ from plateau_jax.numerics import float32_bits
 PAGE = ROOT / "docs" / "export.md"
 
 
-def section_on_ports() -> Section:
+def section_on_ports():
     (section,) = [section for section in sections(PAGE) if section.heading == "Write a port"]
     return section
 
 
-def test_page_quotes_the_function_of_the_c_file() -> None:
+def test_page_quotes_the_function_of_the_c_file():
     c_file = (ROOT / "examples" / "schedule.c").read_text(encoding="utf-8")
     begin = c_file.index("float multiplier")
     function = c_file[begin : c_file.index("\n}", begin) + 2]
     assert f"```c\n{function}\n```" in PAGE.read_text(encoding="utf-8")
 
 
-def test_page_has_the_bits_of_hard_integers() -> None:
-    functions: dict[str, Any] = {}
+def test_page_has_the_bits_of_hard_integers():
+    functions = {}
     exec(PlateauCurve(100).to_source(), functions)
     checked = 0
     for row in section_on_ports().rows:

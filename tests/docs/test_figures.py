@@ -3,9 +3,6 @@
 import ast
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +15,7 @@ from torch_bridge import Checkpoints, TrainStep
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
-def test_bounds_next_to_published_losses_match_curves() -> None:
+def test_bounds_next_to_published_losses_match_curves():
     """The published runs have 50 000 steps, with a warmup of 300."""
     table = re.findall(
         r"^\| ([\d.]+) %, (linear|1-sqrt) \| ([\d.]+) \| [\d.]+ \|$", TEXT, re.MULTILINE
@@ -37,7 +34,7 @@ def test_bounds_next_to_published_losses_match_curves() -> None:
 
 
 @pytest.fixture(scope="module")
-def printed_by_notebook() -> str:
+def printed_by_notebook():
     text = (EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8")
     notebook = json.loads(text)
     printed = ""
@@ -47,7 +44,7 @@ def printed_by_notebook() -> str:
     return printed
 
 
-def test_figures_next_to_links_to_the_notebook(printed_by_notebook: str) -> None:
+def test_figures_next_to_links_to_the_notebook(printed_by_notebook):
     figures = set()
     for line in TEXT.splitlines():
         if "the notebook](" in line.lower():
@@ -57,14 +54,14 @@ def test_figures_next_to_links_to_the_notebook(printed_by_notebook: str) -> None
     assert figures <= printed
 
 
-def figures_after(name: str, printed: str) -> list[str]:
+def figures_after(name, printed):
     """Return the figures of the line that begins with a name, up to the word "lower"."""
     (line,) = [line for line in printed.splitlines() if line.startswith(f"{name} ")]
     figures, _, _ = line.removeprefix(name).partition("lower")
     return figures.split()
 
 
-def test_figures_of_the_table_of_plateaus(printed_by_notebook: str) -> None:
+def test_figures_of_the_table_of_plateaus(printed_by_notebook):
     """Its columns: the loss at one peak, and the difference; the same at the best peak."""
     table = re.findall(r"^\| (\w+ plateau) \|(.+)\|$", TEXT, re.MULTILINE)
     assert table
@@ -77,23 +74,15 @@ def test_figures_of_the_table_of_plateaus(printed_by_notebook: str) -> None:
         assert figures == [best_loss, *best_difference.split()]
 
 
-@dataclass(frozen=True)
-class BytesPerParameter:
-    """A call in the table of optimizers, with the bytes of a float32 parameter."""
-
-    call: str
-    training: int
-    checkpoint: int
-
-
-def table_of_bytes() -> Iterator[BytesPerParameter]:
+def table_of_bytes():
+    """Yield calls of optimizers, with the bytes per float32 parameter in training and on disk."""
     table = re.findall(r"^\| (`\w+\(.*\)`) \| (\d+) \| (\d+) \|$", TEXT, re.MULTILINE)
     for calls, training, checkpoint in table:
         for call in re.findall(r"`(.+?)`", calls):
-            yield BytesPerParameter(call, int(training), int(checkpoint))
+            yield call, int(training), int(checkpoint)
 
 
-def build_optimizer(call: str, parameters: Iterator[torch.nn.Parameter]) -> torch.optim.Optimizer:
+def build_optimizer(call, parameters):
     """Build the optimizer of a call such as "AdamW(amsgrad=True)"."""
     tree = ast.parse(call, mode="eval").body
     settings = {keyword.arg: ast.literal_eval(keyword.value) for keyword in tree.keywords}
@@ -101,19 +90,17 @@ def build_optimizer(call: str, parameters: Iterator[torch.nn.Parameter]) -> torc
     return optimizer_class(parameters, lr=1e-3, **settings)
 
 
-def sum_of_outputs(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+def sum_of_outputs(model, batch):
     return model(batch).sum()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("expected", list(table_of_bytes()), ids=lambda expected: expected.call)
-def test_bytes_per_parameter(
-    expected: BytesPerParameter, dtype: torch.dtype, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("call", "training", "checkpoint"), list(table_of_bytes()))
+def test_bytes_per_parameter(call, training, checkpoint, dtype, tmp_path):
     """The table has those of float32; bfloat16 needs half of each."""
     size = 256
     model = torch.nn.Linear(size, size, bias=False, dtype=dtype)
-    optimizer = build_optimizer(expected.call, model.parameters())
+    optimizer = build_optimizer(call, model.parameters())
     tensors = [model.weight]
     model.weight.register_post_accumulate_grad_hook(lambda weight: tensors.append(weight.grad))
     step = TrainStep(model, optimizer, sum_of_outputs, PlateauCurve(10))
@@ -123,12 +110,12 @@ def test_bytes_per_parameter(
         value for value in optimizer.state[model.weight].values() if torch.is_tensor(value)
     )
     in_training = sum(tensor.nbytes for tensor in tensors) / size**2
-    assert round(in_training) == expected.training * dtype.itemsize // 4
+    assert round(in_training) == training * dtype.itemsize // 4
 
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, step=step, wait=True)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     written = sum(file.stat().st_size for file in files)
-    in_checkpoint = expected.checkpoint * dtype.itemsize // 4
+    in_checkpoint = checkpoint * dtype.itemsize // 4
     # The random states, the structures and the digests take the same, whatever the model.
     assert 0 <= written - in_checkpoint * size**2 < 32_000

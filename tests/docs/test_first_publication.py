@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 from support.docs.pages import ROOT, sections
@@ -23,25 +22,25 @@ PLACEHOLDER = PROJECT["project"]["urls"]["Repository"]
 pytestmark = pytest.mark.skipif(".example/" not in PLACEHOLDER, reason="the address is filled in")
 
 
-def publish(folder: Path, address: str) -> subprocess.CompletedProcess[str]:
+def publish(folder, address):
     command = [sys.executable, folder / ".ci" / "first_publication", address]
     return subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
 
 
-def files_with(folder: Path, text: str) -> set[Path]:
+def files_with(folder, text):
     """Return the files that contain a text, by their paths in the folder."""
-    files: set[Path] = set()
+    files = set()
     for file, content in contents(folder).items():
         if text.encode() in content:
             files.add(file.relative_to(folder))
     return files
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
+def contents(folder):
     return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-def copy_sdist(folder: Path) -> None:
+def copy_sdist(folder):
     without_caches = shutil.ignore_patterns("__pycache__")
     for pattern in [*PUBLISHED, "/pyproject.toml"]:
         for source in ROOT.glob(pattern.removeprefix("/")):
@@ -53,14 +52,14 @@ def copy_sdist(folder: Path) -> None:
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def copy(tmp_path):
     """Everything that the sdist has."""
     copy_sdist(tmp_path)
     return tmp_path
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published(tmp_path_factory):
     """The same with the address, for tests that change nothing."""
     folder = tmp_path_factory.mktemp("published")
     copy_sdist(folder)
@@ -68,7 +67,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_address_replaces_its_placeholder_everywhere(copy: Path) -> None:
+def test_address_replaces_its_placeholder_everywhere(copy):
     with_placeholder = files_with(copy, PLACEHOLDER)
     process = publish(copy, ADDRESS)
     assert process.returncode == 0
@@ -76,18 +75,18 @@ def test_address_replaces_its_placeholder_everywhere(copy: Path) -> None:
     assert with_placeholder <= files_with(copy, ADDRESS)
 
 
-def test_readme_installs_from_pypi_and_clones_for_the_tests(published: Path) -> None:
+def test_readme_installs_from_pypi_and_clones_for_the_tests(published):
     readme = (published / "README.md").read_text(encoding="utf-8")
     assert "pip install 'plateau-jax[jax]'" in readme
     assert f"git clone {ADDRESS} && cd plateau-jax\npip install -e '.[test]'" in readme
 
 
-def pages_in(folder: Path) -> list[Path]:
+def pages_in(folder):
     pages = (folder / "docs").rglob("*.md")
     return [folder / "README.md", *pages]
 
 
-def test_pages_do_not_ask_for_a_clone(published: Path) -> None:
+def test_pages_do_not_ask_for_a_clone(published):
     for page in pages_in(published):
         text = page.read_text(encoding="utf-8")
         assert "not on PyPI" not in text, page
@@ -95,7 +94,7 @@ def test_pages_do_not_ask_for_a_clone(published: Path) -> None:
             assert f"{phrase} repository" not in text, page
 
 
-def test_only_sections_about_examples_install_from_a_clone(published: Path) -> None:
+def test_only_sections_about_examples_install_from_a_clone(published):
     for page in pages_in(published):
         for section in sections(page):
             commands = "\n".join(section.code_in("sh"))
@@ -103,7 +102,7 @@ def test_only_sections_about_examples_install_from_a_clone(published: Path) -> N
                 assert "examples/" in commands, (page, section.heading)
 
 
-def test_wrong_address_changes_no_file(copy: Path) -> None:
+def test_wrong_address_changes_no_file(copy):
     before = contents(copy)
     process = publish(copy, "https://github.com/OWNER/plateau-jax.git")
     assert "must be like" in process.stderr

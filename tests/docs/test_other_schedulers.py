@@ -5,26 +5,16 @@ product. Originals that use optax or `jax.numpy` compute in float32, with errors
 the peak; the others compute in float64.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
-from docs.recorded_rows import (
-    ALL_ROWS,
-    CASES,
-    PAGE,
-    ROWS,
-    Row,
-    RowValues,
-)
+from docs.recorded_rows import ALL_ROWS, CASES, PAGE, ROWS
 from support.docs.pages import sections
 from support.peers.record import INSTALLED, levels, read_record, record
 from support.schedulers.runs import lrs_of, optimizer_with
 
-from plateau_jax import Curve
 from torch_bridge import DataClock, lambda_lr
 
 pytestmark = [
@@ -44,7 +34,7 @@ ROUNDED = 3 * 2.0**-24
 IN_FLOAT32 = ("optax", "MaxText", "levanter")
 
 
-def levels_of_curve(case: RowValues, curve: Curve) -> np.ndarray:
+def levels_of_curve(case, curve):
     """Return the multiplier of each update, or the value of an option that follows the curve."""
     if "highest_value" in case.row.definitions:
         return curve.learning_rate(case.steps, case.names()["highest_value"])
@@ -53,10 +43,10 @@ def levels_of_curve(case: RowValues, curve: Curve) -> np.ndarray:
     return curve.learning_rate(case.steps, case.peak) / case.peak
 
 
-def levels_of_scheduler(case: RowValues, curve: Curve) -> np.ndarray:
+def levels_of_scheduler(case, curve):
     """Step in the order of the page."""
     optimizer = optimizer_with([case.peak])
-    lrs: list[float] = []
+    lrs = []
     if case.counts_before_an_update:
         scheduler = lambda_lr(optimizer, curve, clock=DataClock(case.settings["length"]))
         for count in case.counts:
@@ -72,7 +62,7 @@ def levels_of_scheduler(case: RowValues, curve: Curve) -> np.ndarray:
     return np.array(lrs) / case.peak
 
 
-def error_of(case: RowValues) -> float:
+def error_of(case):
     """Return the error of an original that computes in float32."""
     if case.library not in IN_FLOAT32:
         return 0.0
@@ -86,7 +76,7 @@ def error_of(case: RowValues) -> float:
     return roundings * 2.0**-24
 
 
-def assert_recorded(case: RowValues) -> None:
+def assert_recorded(case):
     assert case.is_allowed(), "the row excludes these arguments"
     curve = case.curve()
     computed = levels_of_curve(case, curve)
@@ -106,37 +96,35 @@ def assert_recorded(case: RowValues) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_curves_give_the_recorded_learning_rates(case: RowValues) -> None:
+def test_curves_give_the_recorded_learning_rates(case):
     assert_recorded(case)
 
 
 # Short lengths.
 
-LENGTHS = frozenset(
-    (
-        "decay",
-        "first",
-        "lr_decay_iters",
-        "lr_warmup_steps",
-        "max_steps",
-        "num_iterations",
-        "num_train_steps",
-        "period",
-        "second",
-        "steps",
-        "timescale",
-        "total",
-        "warmup",
-        "warmup_iters",
-        "warmup_steps",
-    )
-)
+LENGTHS = {
+    "decay",
+    "first",
+    "lr_decay_iters",
+    "lr_warmup_steps",
+    "max_steps",
+    "num_iterations",
+    "num_train_steps",
+    "period",
+    "second",
+    "steps",
+    "timescale",
+    "total",
+    "warmup",
+    "warmup_iters",
+    "warmup_steps",
+}
 """Options that count updates, samples or epochs."""
 
 
-def short_cases(row: Row) -> Iterator[RowValues]:
+def short_cases(row):
     """Yield the cases of a row with every combination of short lengths that the row allows."""
-    drawn: list[dict[str, Any]] = []
+    drawn = []
     for case in CASES:
         if case.row is not row:
             continue
@@ -163,7 +151,7 @@ LONG = {"Muon's momentum"}
 
 
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: f"{row.library}-{row.original}")
-def test_a_curve_exists_for_all_lengths_that_a_row_allows(row: Row) -> None:
+def test_a_curve_exists_for_all_lengths_that_a_row_allows(row):
     built = 0
     for case in short_cases(row):
         try:
@@ -175,21 +163,19 @@ def test_a_curve_exists_for_all_lengths_that_a_row_allows(row: Row) -> None:
     assert built or row.original in LONG
 
 
-def rows_of_installed_libraries() -> list[Row]:
-    return [row for row in ROWS.values() if row.library in INSTALLED]
-
-
 @pytest.mark.parametrize(
-    "row", rows_of_installed_libraries(), ids=lambda row: f"{row.library}-{row.original}"
+    "row",
+    [row for row in ROWS.values() if row.library in INSTALLED],
+    ids=lambda row: f"{row.library}-{row.original}",
 )
-def test_short_curves_give_the_learning_rates_of_the_original(row: Row) -> None:
+def test_short_curves_give_the_learning_rates_of_the_original(row):
     for case in short_cases(row):
-        recorded: dict[str, Any] = {"levels": [0.0] * 14}
+        recorded = {"levels": [0.0] * 14}
         record(recorded, levels(row.library, row.original, case.settings))
         assert_recorded(replace(case, **recorded))
 
 
-def differs_past_the_end(case: RowValues) -> bool:
+def differs_past_the_end(case):
     """Return whether the original does not stay at the last level of the curve."""
     if case.raises:
         return True
@@ -199,39 +185,31 @@ def differs_past_the_end(case: RowValues) -> bool:
     return bool((np.abs(past_end - final_level) > 1e-6).any())
 
 
-def rows_with_a_note_past_the_end() -> list[Row]:
-    return [row for row in ALL_ROWS if row.past_end]
-
-
-@pytest.mark.parametrize("row", rows_with_a_note_past_the_end(), ids=lambda row: row.original)
-def test_originals_differ_past_the_end_if_the_row_says_so(row: Row) -> None:
+@pytest.mark.parametrize(
+    "row", [row for row in ALL_ROWS if row.past_end], ids=lambda row: row.original
+)
+def test_originals_differ_past_the_end_if_the_row_says_so(row):
     """Without such a note, the curve is compared past the end too."""
     cases = [case for case in CASES if case.row is row]
     assert any(differs_past_the_end(case) for case in cases), "all stay at the last level"
 
 
-def test_record_has_every_row_and_nothing_else() -> None:
+def test_record_has_every_row_and_nothing_else():
     """A change of a call calls for a new record too."""
     recorded = {(line["library"], line["original"]) for line in LINES if line["cases"]}
     assert recorded == ROWS.keys()
     assert {line["library"] for line in LINES} <= SOURCES.keys()
 
 
-def sentences_by_library() -> dict[str, str]:
-    """Return the sentences of each library's section, after those of the introduction."""
-    introduction, *rest = sections(PAGE)
-    return {section.heading: introduction.sentences + section.sentences for section in rest}
-
-
-SENTENCES = sentences_by_library()
-
-
 @pytest.mark.parametrize("library", sorted({library for library, _ in ROWS}))
-def test_page_cites_the_source_of_the_record(library: str) -> None:
+def test_page_cites_the_source_of_the_record(library):
     source = SOURCES[library]
+    introduction, *rest = sections(PAGE)
+    (section,) = [section for section in rest if section.heading == library]
+    sentences = introduction.sentences + section.sentences
     if "@" in source:
         commit = source.partition("@")[2]
-        assert f"commit {commit[:7]}" in SENTENCES[library]
+        assert f"commit {commit[:7]}" in sentences
     else:
         release = source.partition("==")[2].removesuffix(".0")
-        assert f"{library} {release}" in SENTENCES[library]
+        assert f"{library} {release}" in sentences

@@ -17,17 +17,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support.checkpointing.checkpoints import Part
 from support.docs import pages
 from support.trees import equal_trees
-from torch.nn import Linear, Module
+from torch.nn import Linear
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import plateau_jax
@@ -56,7 +53,7 @@ FIGURES_DIFFER = {
 """Headings of programs that print losses or times, which depend on the machine."""
 
 
-def program_parameters() -> list[Any]:
+def program_parameters():
     parameters = []
     for program in pages.programs():
         if program.resumes:
@@ -68,25 +65,25 @@ def program_parameters() -> list[Any]:
     return parameters
 
 
-def run_program(code: str, folder: Path) -> None:
+def run_program(code, folder):
     """Run the code as `python program.py` does, but in this process."""
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
     runpy.run_path(str(file), run_name="__main__")
 
 
-def run_commands(commands: str) -> str:
+def run_commands(commands):
     """Run a shell block with this Python; return what it prints."""
     commands = re.sub(r"^python ", f"{sys.executable} ", commands, flags=re.MULTILINE)
     ended = subprocess.run(commands, shell=True, check=True, capture_output=True, encoding="utf-8")
     return ended.stdout
 
 
-def without_figures(text: str) -> str:
+def without_figures(text):
     return re.sub(r"[\d.e+-]+", "", text)
 
 
-def assert_prints_what_it_shows(program: pages.PageProgram, printed: str) -> None:
+def assert_prints_what_it_shows(program, printed):
     """Check what a program printed, and what the commands of its section print.
 
     The output on the page has all lines, or only those that no comment in the code shows.
@@ -107,12 +104,7 @@ def assert_prints_what_it_shows(program: pages.PageProgram, printed: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", program_parameters())
-def test_sections_run(
-    program: pages.PageProgram,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_sections_run(program, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)  # programs save files here
     monkeypatch.setenv("PYTHONPATH", str(pages.ROOT))
     monkeypatch.setenv("PYTHONUTF8", "1")
@@ -124,7 +116,7 @@ def test_sections_run(
         assert_prints_what_it_shows(program, capsys.readouterr().out)
 
 
-def test_programs_show_errors_by_printing_them() -> None:
+def test_programs_show_errors_by_printing_them():
     """`except ValueError as error: print(error)  # its message`, or the output below has it."""
     for program in pages.programs():
         comments = pages.shown_lines(program.code)
@@ -136,12 +128,12 @@ def test_programs_show_errors_by_printing_them() -> None:
                 assert program.shown or statement.end_lineno in comments, program.name
 
 
-def test_no_other_comment_promises_an_error() -> None:
+def test_no_other_comment_promises_an_error():
     for block in pages.all_blocks():
         assert not re.search(r"# \w+(Error|Warning)\b", block.code)
 
 
-def test_comments_show_output_only_where_it_is_compared() -> None:
+def test_comments_show_output_only_where_it_is_compared():
     compared = set()
     for program in pages.programs():
         if not program.resumes or program.heading in COMPARED_ELSEWHERE:
@@ -152,9 +144,7 @@ def test_comments_show_output_only_where_it_is_compared() -> None:
 
 
 @pytest.mark.slow
-def test_tutorial_reaches_the_same_losses_in_both_frameworks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tutorial_reaches_the_same_losses_in_both_frameworks(tmp_path, capsys):
     losses = {}
     for heading in ("Train in JAX", "Train in PyTorch"):
         run_program(pages.program_named(heading).code, tmp_path)
@@ -163,7 +153,7 @@ def test_tutorial_reaches_the_same_losses_in_both_frameworks(
     np.testing.assert_allclose(losses["Train in JAX"], losses["Train in PyTorch"], rtol=0.1)
 
 
-def test_readme_code_fits_the_box_on_github() -> None:
+def test_readme_code_fits_the_box_on_github():
     for section in pages.sections(pages.README):
         for block in section.blocks:
             for line in block.code.splitlines():
@@ -171,11 +161,11 @@ def test_readme_code_fits_the_box_on_github() -> None:
 
 
 @contextmanager
-def ctrl_c_in_calls(numbers: Iterable[int]) -> Iterator[None]:
+def ctrl_c_in_calls(numbers):
     """Send a Ctrl-C in these calls of a linear layer, counted from 1."""
     calls = itertools.count(1)
 
-    def send(module: Module, inputs: tuple[Any, ...]) -> None:
+    def send(module, inputs):
         if isinstance(module, Linear) and next(calls) in numbers:
             signal.raise_signal(signal.SIGINT)
 
@@ -183,7 +173,7 @@ def ctrl_c_in_calls(numbers: Iterable[int]) -> Iterator[None]:
         yield
 
 
-def final_states() -> list[Any]:
+def final_states():
     """Return the states of the training step and of the loader in the last checkpoint."""
     step = Part()
     loader = Part()
@@ -192,9 +182,7 @@ def final_states() -> list[Any]:
 
 
 @pytest.mark.slow
-def test_run_saved_on_ctrl_c_trains_on_every_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_saved_on_ctrl_c_trains_on_every_batch(tmp_path, monkeypatch, capsys):
     """Stopped twice in the middle of an update, it ends like an uninterrupted run."""
     code = pages.program_named("Save on Ctrl-C").code
     handler = signal.getsignal(signal.SIGINT)
@@ -216,7 +204,7 @@ def test_run_saved_on_ctrl_c_trains_on_every_batch(
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def imported_names(package: str) -> set[str]:
+def imported_names(package):
     """Return the names that a page imports from a package, and uses."""
     names = set()
     for page in pages.PAGES:
@@ -230,7 +218,7 @@ def imported_names(package: str) -> set[str]:
     return names
 
 
-def test_every_public_name_is_in_a_program() -> None:
+def test_every_public_name_is_in_a_program():
     """`torch_bridge` reexports names of `plateau_jax`, but has its own `multiplier`."""
     reexported = set(plateau_jax.__all__) - {"multiplier"}
     own_names = set(torch_bridge.__all__) - reexported
@@ -238,7 +226,7 @@ def test_every_public_name_is_in_a_program() -> None:
     assert own_names - imported_names("torch_bridge") == set()
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """Return the anchors of a page's headings; a repeated heading gets a number."""
     counts = Counter[str]()
     numbered = set()
@@ -253,13 +241,13 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
-def test_scripts_exist(page: Path) -> None:
+def test_scripts_exist(page):
     for script in re.findall(r"(examples/[\w/]+\.\w+)", page.read_text(encoding="utf-8")):
         assert (pages.ROOT / script).exists(), script
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: page.stem)
-def test_links_resolve(page: Path) -> None:
+def test_links_resolve(page):
     """Those to files of the repository, and to headings of its pages."""
     links = r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)"
     for path, anchor in re.findall(links, page.read_text(encoding="utf-8")):

@@ -6,7 +6,6 @@ import textwrap
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from support.docs.pages import ROOT, sections
@@ -21,21 +20,21 @@ PACKAGES: dict[str, ModuleType] = {"plateau_jax": plateau_jax, "torch_bridge": t
 CHAPTERS = sorted(set(REFERENCE.glob("*.md")) - {REFERENCE / "index.md"})
 
 
-def recorded_signatures() -> set[str]:
+def recorded_signatures():
     """Return those in `surface.txt`, such as `plateau_jax.DataClock(unit, count=None)`."""
-    signatures: set[str] = set()
+    signatures = set()
     for line in recorded_lines("Names, with arguments, defaults and errors"):
         if re.fullmatch(r"(plateau_jax|torch_bridge)\.[\w.]+\(.*\)", line):
             signatures.add(line)
     return signatures - {"plateau_jax.Curve()"}  # it is abstract
 
 
-def shown_signatures() -> dict[str, str]:
+def shown_signatures():
     """Return those of all chapters, with the summary that a method has below its signature.
 
     A method stands below its class, without its name.
     """
-    summaries: dict[str, str] = {}
+    summaries = {}
     owner = ""
     for chapter in CHAPTERS:
         for block in re.findall(r"(?:^    .*\n)+", chapter.read_text("utf-8"), re.MULTILINE):
@@ -53,7 +52,7 @@ def shown_signatures() -> dict[str, str]:
     return {name: summary for name, summary in summaries.items() if "(" in name}
 
 
-def test_chapters_show_every_signature() -> None:
+def test_chapters_show_every_signature():
     assert shown_signatures().keys() == recorded_signatures()
 
 
@@ -68,7 +67,7 @@ COMMON = (
 """Methods without a summary, because all such objects have them."""
 
 
-def test_chapters_show_the_summary_of_every_method() -> None:
+def test_chapters_show_the_summary_of_every_method():
     for signature, summary in shown_signatures().items():
         name, _, _ = signature.partition("(")
         if name.count(".") == 2 and name.rpartition(".")[2] not in COMMON:
@@ -76,7 +75,7 @@ def test_chapters_show_the_summary_of_every_method() -> None:
             assert summary == first_line, name
 
 
-def described_names(chapter: Path) -> dict[str, str]:
+def described_names(chapter):
     """Return the names that a chapter describes, each with the link above its description."""
     text = chapter.read_text(encoding="utf-8")
     pattern = r" \[Docstring\]\((\S+)\)\n\n    ([\w.]+)"
@@ -84,13 +83,13 @@ def described_names(chapter: Path) -> dict[str, str]:
     return {name: link for link, name in links_and_names}
 
 
-def object_named(full_name: str) -> Any:
+def object_named(full_name):
     package, _, name = full_name.partition(".")
     return attrgetter(name)(PACKAGES[package])
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda chapter: chapter.stem)
-def test_chapters_link_to_docstrings(chapter: Path) -> None:
+def test_chapters_link_to_docstrings(chapter):
     names = described_names(chapter)
     headings = [section.heading for section in sections(chapter)[1:]]
     assert [name.partition(".")[2] for name in names] == headings
@@ -99,7 +98,7 @@ def test_chapters_link_to_docstrings(chapter: Path) -> None:
         assert (REFERENCE / link).resolve() == file, name
 
 
-def test_page_of_the_command_line_lists_every_option() -> None:
+def test_page_of_the_command_line_lists_every_option():
     usage = command_line_parser().format_usage()
     text = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
     listed = re.findall(r"^- `(--[\w-]+)", text, re.MULTILINE)

@@ -10,14 +10,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 from bs4 import BeautifulSoup
-from playwright.sync_api import Page
 from support.design.page import chromium
 from support.docs.pages import README, ROOT, sections
 
@@ -30,9 +27,9 @@ PHONE_WIDTH = 390
 """In pixels."""
 
 
-def public_names() -> dict[str, Any]:
+def public_names():
     """Return all public names; the curves that `torch_bridge` re-exports have one name here."""
-    names: dict[str, Any] = {}
+    names = {}
     for package in (plateau_jax, torch_bridge):
         for name in package.__all__:
             value = getattr(package, name)
@@ -45,7 +42,7 @@ NAMES = public_names()
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The site, built with the command of CONTRIBUTING."""
     folder = tmp_path_factory.mktemp("build") / "site"
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -64,9 +61,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def html(site: Path) -> dict[str, BeautifulSoup]:
+def html(site):
     """The pages, by their paths in the site."""
-    pages: dict[str, BeautifulSoup] = {}
+    pages = {}
     for path in sorted(site.rglob("*.html")):
         if "_static" in path.parts:
             continue
@@ -77,18 +74,18 @@ def html(site: Path) -> dict[str, BeautifulSoup]:
 
 
 @pytest.fixture(scope="module")
-def anchors(html: dict[str, BeautifulSoup]) -> dict[str, set[str]]:
+def anchors(html):
     """The anchors of each page."""
-    ids: dict[str, set[str]] = {}
+    ids = {}
     for file, page in html.items():
         ids[file] = {str(tag["id"]) for tag in page.select("[id]")}
     return ids
 
 
 @pytest.fixture(scope="module")
-def reference(html: dict[str, BeautifulSoup]) -> dict[str, BeautifulSoup]:
+def reference(html):
     """The description of each name and member in the reference, without those of its members."""
-    result: dict[str, BeautifulSoup] = {}
+    result = {}
     for file, page in html.items():
         if not file.startswith("reference/"):
             continue
@@ -102,22 +99,22 @@ def reference(html: dict[str, BeautifulSoup]) -> dict[str, BeautifulSoup]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     with chromium() as window:
         yield window
 
 
 @pytest.fixture(scope="module")
-def phone(browser: Any) -> Page:
+def phone(browser):
     return browser.new_page(viewport={"width": PHONE_WIDTH, "height": 844})
 
 
 @pytest.fixture(scope="module")
-def search(site: Path, browser: Any) -> Callable[[str], list[str]]:
+def search(site, browser):
     """A function that returns the links of the results, from the first."""
     tab = browser.new_page()
 
-    def links(query: str) -> list[str]:
+    def links(query):
         address = (site / "search.html").as_uri()
         tab.goto(f"{address}?q={quote(query)}")
         tab.locator(".search-summary:not(:empty)").wait_for()
@@ -127,7 +124,7 @@ def search(site: Path, browser: Any) -> Callable[[str], list[str]]:
     return links
 
 
-def test_first_page_has_install_and_the_first_program(html: dict[str, BeautifulSoup]) -> None:
+def test_first_page_has_install_and_the_first_program(html):
     article = html["index.html"].select_one("article")
     shown = article.get_text()
     for section in sections(README):
@@ -137,7 +134,7 @@ def test_first_page_has_install_and_the_first_program(html: dict[str, BeautifulS
             assert block.code in shown, section.heading
 
 
-def is_right_external_link(target: str) -> bool:
+def is_right_external_link(target):
     address = urlsplit(target)
     if address.scheme in ("data", "mailto"):
         return True
@@ -145,7 +142,7 @@ def is_right_external_link(target: str) -> bool:
     return address.scheme == "https" and is_host is not None
 
 
-def is_right_link(site: Path, anchors: dict[str, set[str]], file: str, target: str) -> bool:
+def is_right_link(site, anchors, file, target):
     """Return whether a link of a file leads to a file of the site, and to an anchor in it."""
     address = urlsplit(target)
     path = site / file
@@ -160,16 +157,14 @@ def is_right_link(site: Path, anchors: dict[str, set[str]], file: str, target: s
     return unquote(address.fragment) in anchors.get(page, set())
 
 
-def target_of(tag: Any) -> str:
+def target_of(tag):
     """Return the address of a link, a picture or a script."""
     return str(tag.get("href") or tag.get("src"))
 
 
-def test_links_resolve_within_the_site(
-    site: Path, html: dict[str, BeautifulSoup], anchors: dict[str, set[str]]
-) -> None:
+def test_links_resolve_within_the_site(site, html, anchors):
     """And external links have the right form."""
-    wrong: list[str] = []
+    wrong = []
     for file, page in html.items():
         targets = {target_of(tag) for tag in page.select("[href], [src]")}
         for target in targets:
@@ -183,7 +178,7 @@ def test_links_resolve_within_the_site(
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_public_name_is_in_the_reference(reference: dict[str, BeautifulSoup]) -> None:
+def test_every_public_name_is_in_the_reference(reference):
     names = {name for name in reference if name.count(".") == 1}
     assert names == NAMES.keys()
 
@@ -198,8 +193,8 @@ The stars of a parameter, such as `**settings`, are right.
 """
 
 
-def test_reference_contains_no_unrendered_markup(reference: dict[str, BeautifulSoup]) -> None:
-    wrong: list[str] = []
+def test_reference_contains_no_unrendered_markup(reference):
+    wrong = []
     for name, body in reference.items():
         shown = BeautifulSoup(str(body), "html.parser")
         for tag in shown.select(NOT_PROSE):
@@ -216,27 +211,25 @@ BEYOND_THE_EDGE = """edge => [...document.querySelectorAll(".content *, header *
     .map(part => part.tagName + ": " + part.textContent.trim().slice(0, 40))"""
 
 
-def test_only_code_scrolls_sideways_on_a_phone(
-    site: Path, html: dict[str, BeautifulSoup], phone: Page
-) -> None:
+def test_only_code_scrolls_sideways_on_a_phone(site, html, phone):
     """A code block may scroll; everything else must end before the right edge."""
-    wide: list[str] = []
+    wide = []
     for file in html:
         phone.goto((site / file).as_uri())
         wide.extend(f"{file}: {part}" for part in phone.evaluate(BEYOND_THE_EDGE, PHONE_WIDTH))
     assert not wide, "\n".join(wide)
 
 
-def test_public_names_have_runnable_examples() -> None:
+def test_public_names_have_runnable_examples():
     finder = doctest.DocTestFinder(recurse=False)
     for name, value in NAMES.items():
         runnable = [test for test in finder.find(value, name) if test.examples]
         assert runnable, name
 
 
-def methods_of(value: Any) -> list[Any]:
+def methods_of(value):
     """Return the functions of a class, those of its class methods and static methods too."""
-    methods: list[Any] = []
+    methods = []
     if isinstance(value, type):
         for member in vars(value).values():
             function = getattr(member, "__func__", member)
@@ -245,7 +238,7 @@ def methods_of(value: Any) -> list[Any]:
     return methods
 
 
-def test_type_hints_resolve_at_run_time() -> None:
+def test_type_hints_resolve_at_run_time():
     """Tools such as jsonargparse and tyro build objects from them."""
     for value in NAMES.values():
         get_type_hints(value)
@@ -279,16 +272,12 @@ ANCHORS_FOR = {
 
 
 @pytest.mark.parametrize("query", PAGES_FOR)
-def test_right_page_is_among_the_first_three(
-    query: str, search: Callable[[str], list[str]]
-) -> None:
+def test_right_page_is_among_the_first_three(query, search):
     first_three = search(query)[:3]
     assert any(link.startswith(PAGES_FOR[query]) for link in first_three), first_three
 
 
 @pytest.mark.parametrize("query", ANCHORS_FOR)
-def test_right_section_is_among_the_first_three(
-    query: str, search: Callable[[str], list[str]]
-) -> None:
+def test_right_section_is_among_the_first_three(query, search):
     first_three = search(query)[:3]
     assert any(ANCHORS_FOR[query] in link for link in first_three), first_three

@@ -15,12 +15,12 @@ SHORT = 25
 """A paragraph, an item of a list or a cell of a table with at most this many words may recur."""
 
 
-def test_pages_keep_to_their_limit() -> None:
+def test_pages_keep_to_their_limit():
     words = sum(len(text.split()) for text in TEXTS)
     assert words <= 1.02 * LIMIT
 
 
-def test_no_paragraph_stands_twice() -> None:
+def test_no_paragraph_stands_twice():
     counts = Counter[str]()
     for text in TEXTS:
         for token in MarkdownIt().enable("table").parse(text):

@@ -256,24 +256,13 @@ def test_peak_is_the_default_of_the_file(peak, step):
     assert learning_rate(step, 0.5) == CURVE.learning_rate(step, 0.5)
 
 
-def test_peak_has_no_default_without_one():
-    learning_rate = functions_of(CURVE.to_source())["learning_rate"]
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'peak'"):
-        learning_rate(3)
-
-
-@pytest.fixture
-def curve():
-    return CURVE
-
-
 @pytest.mark.parametrize("peak", ["0.1", True], ids=repr)
 @wrong(TypeError, "peak_value = {peak}", "number")
-def test_peak_of_a_file_is_not_a_number(curve, peak):
-    curve.to_source(peak)
+def test_peak_of_a_file_is_not_a_number(peak):
+    CURVE.to_source(peak)
 
 
 @pytest.mark.parametrize("peak", [nan, 1e-40])
 @wrong(ValueError, "peak_value = {peak}", "be 0, or a finite float32")
-def test_peak_of_a_file_is_out_of_range(curve, peak):
-    curve.to_source(peak)
+def test_peak_of_a_file_is_out_of_range(peak):
+    CURVE.to_source(peak)

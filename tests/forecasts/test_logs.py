@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
-from markdown_it import MarkdownIt
-from support.docs.pages import ROOT
+from support.docs.pages import ROOT, sections
 from support.examples import examples
 from support.forecasts.logs import csv_of, logged, rows_of
 
@@ -167,22 +166,14 @@ peak = 1e-3
 """
 
 
-def code_in_tables(page):
-    """Return the cells that are code in the tables of a page."""
-    codes = []
-    in_table = False
-    text = page.read_text(encoding="utf-8")
-    for token in MarkdownIt().enable("table").parse(text):
-        if token.type in ("table_open", "table_close"):
-            in_table = token.type == "table_open"
-        if not in_table:
-            continue
-        codes.extend(child.content for child in token.children or () if child.type == "code_inline")
-    return codes
-
-
-CODES = code_in_tables(ROOT / "docs" / "forecast.md")
-LINES = [code for code in CODES if "LossRun" in code]
+LINES = [
+    code
+    for section in sections(ROOT / "docs" / "forecast.md")
+    for row in section.rows
+    for cell in row
+    for code in cell.code
+    if "LossRun" in code
+]
 
 
 def test_page_reads_each_of_the_other_logs():
@@ -207,8 +198,7 @@ def test_line_of_the_page_reads_the_run(line, tmp_path, monkeypatch):
 
 @examples(50)
 @given(
-    intervals=st.lists(st.integers(1, 9), min_size=1, max_size=40),
-    first=st.sampled_from([0, 1, 2]),
+    intervals=st.lists(st.integers(1, 9), min_size=1, max_size=40), first=st.sampled_from([0, 1, 2])
 )
 def test_logged_learning_rates_are_those_of_the_curve(intervals, first):
     """From the first one on: before it there is none. Between them the curve is a straight line."""

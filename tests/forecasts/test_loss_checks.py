@@ -110,15 +110,9 @@ def test_lags_are_those_of_the_oracle(curve, every, noise, seed, decay):
 
 
 RARELY_LOGGED = st.tuples(
-    st.sampled_from([10, 40]),
-    st.sampled_from([5e-4, 2e-3]),
-    st.just((0.9, 0.99)),
+    st.sampled_from([10, 40]), st.sampled_from([5e-4, 2e-3]), st.just((0.9, 0.99))
 )
-OFTEN_LOGGED = st.tuples(
-    st.just(2),
-    st.sampled_from([1e-3, 1e-2, 3e-2]),
-    st.just((0.8, 0.9)),
-)
+OFTEN_LOGGED = st.tuples(st.just(2), st.sampled_from([1e-3, 1e-2, 3e-2]), st.just((0.8, 0.9)))
 
 
 @examples(16)

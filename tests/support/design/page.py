@@ -169,20 +169,18 @@ class DesignPage:
     def handle(self, name: str) -> Locator:
         return self.page.get_by_role("slider", name=name, exact=True)
 
-    def center(self, name: str) -> tuple[float, float]:
-        """Return the middle of a handle, in pixels of the window."""
-        self.handle(name).scroll_into_view_if_needed()
-        box = self.handle(name).locator(".mark").bounding_box()
-        assert box
-        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
     def position(self, name: str) -> tuple[float, float]:
         """Return the position of a handle, in pixels of the picture."""
         x, y = re.findall(r"[-\d.]+", self.handle(name).get_attribute("transform") or "")
         return float(x), float(y)
 
     def grab(self, name: str) -> tuple[float, float]:
-        x, y = self.center(name)
+        """Press the mouse in the middle of a handle; return its pixel in the window."""
+        self.handle(name).scroll_into_view_if_needed()
+        box = self.handle(name).locator(".mark").bounding_box()
+        assert box
+        x = box["x"] + box["width"] / 2
+        y = box["y"] + box["height"] / 2
         self.page.mouse.move(x, y)
         self.page.mouse.down()
         return x, y
