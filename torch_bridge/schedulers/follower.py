@@ -151,7 +151,7 @@ class follow(GroupScheduler):
         """
         return FOLLOWER.write(**self._written_state(), key=self._key, groups=self._indices())
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from the saved step and bases, and write the values into the groups.
 
         You may load the optimizer's own state before or after. If you load it after, it must come
