@@ -90,7 +90,7 @@ class follow(GroupScheduler):
         """The base of each group that has the option, in float32."""
         return self.base_lrs
 
-    # torch's takes an epoch.
+    # Torch's `step` takes an epoch.
     def step(self, curve_step: int | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Write the values of the next step of the curve, or of step `curve_step`, into the groups.
 

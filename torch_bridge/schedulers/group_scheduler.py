@@ -159,7 +159,7 @@ class GroupScheduler(LRScheduler):
         """The optimizer whose groups follow the curve."""
         return self._optimizer
 
-    # torch's class has plain attributes.
+    # In torch's class, a plain attribute.
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         if optimizer is not self._optimizer:  # torch's constructor sets it
@@ -337,7 +337,7 @@ class GroupScheduler(LRScheduler):
         """The number of steps so far; -1 while it waits for its turn in a `SequentialLR`."""
         return self._position.updates
 
-    # The same.
+    # In torch's class, a plain attribute.
     @last_epoch.setter
     def last_epoch(self, updates: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         before = self._position
