@@ -1,86 +1,9 @@
-"""Properties of optimizer classes that decide how their updates are skipped, sharded and counted.
+"""Optimizers with two steps, and the number of updates that an optimizer's state shows."""
 
-For a class that is not named here, the host decides whether to skip an update, and its parameters
-may be sharded.
-
-To add an optimizer whose fused kernels can skip an update on the device, add it to
-`SKIP_ATTRIBUTES`. Try first what a skipped first update leaves behind: see
-`training/train_step/fused_sgd.py`. If torch cannot run a class on DTensors, add it to
-`_NOT_SHARDABLE`. Add the class to `FUSED` or `OTHERS` in `tests/support/training/optimizers.py`:
-every kind of training run then covers it. Name it in `docs/training_step.md`.
-"""
-
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
-
-# Skipping an update.
-
-SKIP_ATTRIBUTES: Mapping[type[Optimizer], str] = MappingProxyType(
-    {
-        torch.optim.Adam: "found_inf",
-        torch.optim.AdamW: "found_inf",
-        torch.optim.SGD: "found_inf",
-        torch.optim.Adagrad: "found_inf",
-    }
-)
-"""The optimizers whose fused kernels can skip an update, and the attribute that tells them to.
-
-The attribute is a float32 tensor on the device: the kernels change nothing if it is 1. They read
-the learning rate from a tensor too.
-"""
-
-
-def skip_attribute(optimizer: Optimizer) -> str | None:
-    """Return the name in `SKIP_ATTRIBUTES`; None if the host must decide whether to skip."""
-    if not all(group.get("fused") for group in optimizer.param_groups):
-        return None
-    return SKIP_ATTRIBUTES.get(type(optimizer))
-
-
-# Sharding. These raise in the middle of an update in torch 2.13 if parameters are DTensors.
-
-_NOT_SHARDABLE = ("Adafactor", "Muon", "Rprop")
-_NOT_SHARDABLE_IF_FUSED = ("Adagrad", "SGD")
-
-
-def check_shardable(optimizer: Optimizer) -> None:
-    """Reject an optimizer that torch cannot run on sharded parameters.
-
-    Raises:
-        ValueError: Torch cannot run it; the message names the optimizer.
-    """
-    class_name = type(optimizer).__name__
-    is_fused = any(group.get("fused") for group in optimizer.param_groups)
-    if class_name in _NOT_SHARDABLE:
-        unsupported = class_name
-    elif class_name in _NOT_SHARDABLE_IF_FUSED and is_fused:
-        unsupported = f"{class_name} with fused=True"
-    else:
-        return
-    raise ValueError(f"torch cannot run {unsupported} on parameters under fully_shard")
-
-
-# Kinds of optimizers.
-
-IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
-"""Options of a group that choose torch's implementation, which may differ between machines."""
-
-
-def is_of_torch(optimizer: Optimizer) -> bool:
-    return type(optimizer).__module__.startswith("torch.optim")
-
-
-def derives_from_torch(optimizer: Optimizer) -> bool:
-    """Return True for torch's optimizers and their subclasses, which may run its fused kernels."""
-    for base in type(optimizer).__mro__:
-        if base.__module__.startswith("torch.optim") and base is not Optimizer:
-            return True
-    return False
 
 
 def has_two_steps(optimizer: object) -> bool:

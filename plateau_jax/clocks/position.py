@@ -69,7 +69,7 @@ def advance(
     return Position(updates + 1, step + 1)
 
 
-def start(clock: CheckedClock, updates: int = 0, step: int = 0) -> Position:
+def start_position(clock: CheckedClock, updates: int = 0, step: int = 0) -> Position:
     """Return the position of a run that begins at a step, with fresh rules."""
     return Position(updates, step, 0, tuple(map(initial_state, clock.rules)))
 
@@ -80,7 +80,7 @@ def position_after(clock: CheckedClock, updates: int, argument: str, alternative
     The error names the `argument` with this number, and ends with an `alternative` to it.
     """
     if clock.unit is None:
-        return start(clock, updates, updates)
+        return start_position(clock, updates, updates)
     if updates and clock.count is None:
         raise ValueError(
             f"{argument} with DataClock({clock.unit}): the number of updates does not say how much "

@@ -11,7 +11,9 @@ To add a kind of curve:
    fields are the arguments that users write. `__post_init__` checks them, and calls `_freeze` with
    the exact segments, from which everything else follows. Import the module in
    `plateau_jax/__init__.py`, so that `Curve.from_dict` knows the kind, and describe the kind for
-   the legend of a plot in `plateau_jax/tools/drawing/legend.py`.
+   the legend of a plot in `plateau_jax/tools/drawing/legend.py`. For the design page, add the kind
+   to `source.py`, `handles.py` and `page/controls.js` in `plateau_jax/tools/design/`. Add it to the
+   kinds in the docstring of `Curve.from_dict`.
 2. In `tests/`, generate it in `tests/support/curves/strategies.py`, with its exact levels in
    `tests/support/numerics/oracle.py`, and add a curve to `tests/support/golden/curves.py`.
 3. If users call it by name, add the name to the `__init__.py` and the `__init__.pyi` of

@@ -44,7 +44,7 @@ class _Difference(NamedTuple):
     remedy: str = ""
 
 
-def compare(
+def compare_runs(
     saved: Sequence[Record],
     now: Sequence[Record],
     step: int,
@@ -102,14 +102,14 @@ def _compare_clocks(
 ) -> Iterator[_Difference]:
     for before, record in zip(saved, now, strict=True):
         # Compared as plain values: a library that stores [0.3, 5] as floats returns 5.0.
-        if differ(before.clock, record.clock):
+        if clocks_differ(before.clock, record.clock):
             shown = f"clock={show_clock(before.clock)}, now {show_clock(record.clock)}"
             continues = f"The run continues at step {step} of the curve, with a fresh clock"
             yield _Difference("clock", f"it was saved with {shown}", continues)
             return
 
 
-def differ(saved: Any, clock: Any) -> bool:
+def clocks_differ(saved: Any, clock: Any) -> bool:
     """Return True if two clocks differ in more than `count`: the batch size may have changed."""
     return bool(_without_count(saved) != _without_count(clock))
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, cast
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import CheckedClock, check_consumed
-from plateau_jax.clocks.position import Position, read_position, start
-from plateau_jax.runs.comparison import Owner, compare, differ
+from plateau_jax.clocks.position import Position, read_position, start_position
+from plateau_jax.runs.comparison import Owner, clocks_differ, compare_runs
 from plateau_jax.runs.record import Record, read_records, shortest_decimal
 
 Records = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -66,7 +66,7 @@ def resume(
     if isinstance(saved_clock, dict):
         unit = cast("dict[str, Any]", saved_clock)["unit"]
     has_rules = isinstance(saved_clock, list)
-    is_same = not differ(saved_clock, clock.to_plain())
+    is_same = not clocks_differ(saved_clock, clock.to_plain())
     saved_position = {**state}
     rules = clock.rules
     if not is_same:  # the states of other rules are dropped, unread
@@ -75,7 +75,7 @@ def resume(
     position = read_position(saved_position, owner.counter, owner.least_updates, unit, rules)
     if position.updates <= 0 and not owner.change_peak:  # no update has used the saved peak
         now = [record._replace(peak_value=None) for record in now]
-    warnings = compare(
+    warnings = compare_runs(
         records,
         now,
         position.step,
@@ -89,7 +89,7 @@ def resume(
             f"step {position.step}, and nothing shows whether the run has followed it so far"
         )
     if not is_same:
-        position = start(clock, position.updates, position.step)
+        position = start_position(clock, position.updates, position.step)
         check_consumed(position.consumed(clock))
     peaks = [float(checks.peak("peak_value", record.peak_value)) for record in records]
     return Resumed(position, peaks, warnings)
@@ -182,7 +182,7 @@ def compare_records(
     is_step_used = may_share_steps(now)
     if step == 0 and not is_step_used:  # no update has used the saved peak
         now = [record._replace(peak_value=None) for record in now]
-    return compare(saved, now, step, owner, is_step_used=is_step_used, strict=strict)
+    return compare_runs(saved, now, step, owner, is_step_used=is_step_used, strict=strict)
 
 
 def may_share_steps(records: Sequence[Record]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock, check_clock
-from plateau_jax.clocks.position import advance_on_host, dump_position, start
+from plateau_jax.clocks.position import advance_on_host, dump_position, start_position
 from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.runs.comparison import Owner
 from plateau_jax.runs.record import dump_records, records_of
@@ -68,7 +68,7 @@ class CurveScheduler:
         self._flat_starts = frozenset(self._curve.flat_starts)
         peak = float(checks.peak("peak_value", peak_value))
         self._values = ValuesAhead([self._curve], [peak])
-        self._position = start(self._clock)
+        self._position = start_position(self._clock)
 
     @property
     def updates(self) -> int:

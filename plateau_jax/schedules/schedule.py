@@ -149,15 +149,15 @@ class CurveSchedule:
         return CurveSchedule, (self._curve, self._peak)
 
 
-def _call_on_mesh(evaluate: Any, step: Any, *arguments: Any) -> jax.Array:
+def _call_on_mesh(function: Any, step: Any, *arguments: Any) -> jax.Array:
     """Call a function of the step, whose result has the step's shape, on any mesh."""
     sharding = jax.typeof(step).sharding
     explicit = sharding.mesh.explicit_axes
     # On a mesh with explicit axes, the default of `jax.make_mesh`, JAX requires a sharding for
     # every gather; `auto_axes` leaves the choice to the compiler.
     if explicit:
-        evaluate = jax.sharding.auto_axes(evaluate, axes=explicit, out_sharding=sharding)
-    return evaluate(step, *arguments)
+        function = jax.sharding.auto_axes(function, axes=explicit, out_sharding=sharding)
+    return function(step, *arguments)
 
 
 def _evaluate(step: Any, table: Table | WideTable) -> jax.Array:

@@ -13,7 +13,7 @@ import optax
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
-from plateau_jax.clocks.position import Position, advance, start
+from plateau_jax.clocks.position import Position, advance, start_position
 from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.runs.comparison import show_clock
 from plateau_jax.schedules.schedule import (
@@ -129,7 +129,7 @@ def scale_by_curve(
         if amount is not None and amount > _MAX_JAX_COUNT:
             limit = f"must have a {name} of at most 2**30 = {_MAX_JAX_COUNT}"
             raise ValueError(f"clock = {shown_clock} {limit}")
-    initial_rules = start(checked).rules
+    initial_rules = start_position(checked).rules
     flat_starts = np.array(curve.flat_starts, np.int32)
 
     # The total of a run may exceed int32, and without x64 JAX has no wider integers. So the state

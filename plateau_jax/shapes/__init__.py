@@ -7,7 +7,8 @@ To add a shape:
 
 1. Write its function in `series`, in at most a dozen lines; `cosine` and `exponential` are the
    nearest models. Add a `Shape` with its name and its equation to the list in `known_shapes`. Its
-   place in the list decides its place in messages.
+   place in the list decides its place in messages. If it has a P, write the P with which the
+   design page begins in `INITIAL_POWERS` of `plateau_jax/tools/design/answers.py`.
 2. In `tests/support/numerics/shapes.py`, write its formula and the inverse of the formula, which
    share no code with the product. In `tests/`, run `python -m support.golden.write`.
 3. Document the equation in the docstrings of `StagedCurve`, `PlateauCurve` and `Curve.cooldown`,

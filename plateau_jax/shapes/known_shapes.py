@@ -29,8 +29,6 @@ class Shape:
     """P, exactly the decimal that was written."""
     powers: tuple[str, str] | None = None
     """The least and the greatest P, as decimals; None for a shape without P."""
-    initial_power: str | None = None
-    """The P that the design page begins with; None for a shape without P."""
     equal_shapes: Mapping[str, str] = field(default_factory=dict[str, str])
     """For some values of P, the simpler name of the same shape."""
     joins_zero: bool = True
@@ -52,7 +50,6 @@ _SHAPES = (
         "a + (b - a)*x**P",
         series.from_start,
         powers=("0.05", "20"),
-        initial_power="2",
         equal_shapes={"1": "linear", "0.5": "1-sqrt"},
     ),
     Shape(
@@ -60,7 +57,6 @@ _SHAPES = (
         "b + (a - b)*(1-x)**P",
         series.from_end,
         powers=("0.05", "20"),
-        initial_power="2",
         equal_shapes={"1": "linear"},
     ),
     Shape(
@@ -68,7 +64,6 @@ _SHAPES = (
         "t**-P, t = a**(-1/P)*(1-x) + b**(-1/P)*x",
         series.inverse_power,
         powers=("0.25", "4"),
-        initial_power="0.5",
         joins_zero=False,
     ),
 )

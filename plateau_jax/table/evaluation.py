@@ -85,11 +85,11 @@ class Operations(NamedTuple):
     to the float32 nearest to v/2^e, ties to even; 0 below 2⁻¹²⁶."""
 
 
-def evaluate(xp: Operations, table: Any, step: Any) -> Any:
+def evaluate(operations: Operations, table: Any, step: Any) -> Any:
     """Return the multiplier at each step.
 
     Args:
-        xp: The operations of the framework. In JAX 64-bit integers must be on.
+        operations: The operations of the framework. In JAX 64-bit integers must be on.
         table: A `Table` or `WideTable` of one curve. In torch also that of several curves, with an
             axis of curves before the rows and the pieces.
         step: int32 or int64 in [0, 2³¹), of any shape; for several curves, of shape
@@ -98,20 +98,21 @@ def evaluate(xp: Operations, table: Any, step: Any) -> Any:
     Returns:
         float32, of the shape of `step`.
     """
-    row = xp.search(table.begin, step)
-    shift = xp.take(table.shift, row)
-    offset = step - xp.take(table.begin, row)
-    piece = xp.take(table.first, row) + (offset >> shift)
+    row = operations.search(table.begin, step)
+    shift = operations.take(table.shift, row)
+    offset = step - operations.take(table.begin, row)
+    piece = operations.take(table.first, row) + (offset >> shift)
     # The place in the piece, in units of 2⁻³¹, exact. For pieces of 2³ steps, the second step has
     # the place (1 << 28) - (1 << 30), which is 1/8 - 1/2.
-    t = ((xp.int64(offset) << xp.int64(LIMB_BITS - shift)) & LIMB) - (1 << (LIMB_BITS - 1))
-    value, *rest = xp.coefficients(table, piece)
+    shifted = operations.int64(offset) << operations.int64(LIMB_BITS - shift)
+    t = (shifted & LIMB) - (1 << (LIMB_BITS - 1))
+    value, *rest = operations.coefficients(table, piece)
     for coefficient in rest:
         # Horner's rule. The product value·t >> 31 is computed by halves, because int64 cannot hold
         # value·t. With 4 bits in place of 31, 0x5C·-6 >> 4 is
         #     0x5·-6 + (0xC·-6 >> 4) = -30 - 5 = -35, and 92·-6/16 = -34.5
         value = coefficient + (value >> LIMB_BITS) * t + (((value & LIMB) * t) >> LIMB_BITS)
-    return xp.to_float32(value, table.exponent, piece)
+    return operations.to_float32(value, table.exponent, piece)
 
 
 def scale_down(library: Any, rounded: Any, exponent: Any) -> Any:

@@ -19,7 +19,7 @@ from plateau_jax import DataClock, PlateauCurve, StagedCurve
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from plateau_jax.clocks.position import Position
 from torch_bridge.training.device_clocks import learning_rates
-from torch_bridge.training.device_clocks.device_clock import Clock, Counters
+from torch_bridge.training.device_clocks.device_clock import Counters, DeviceClock
 from torch_bridge.training.train_step.loss_normalizer import join_words, split_count
 
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ class CheckedDeviceClock:
     """
 
     def __init__(self, curves, peaks, unit):
-        self.clock = Clock(curves, peaks, CPU, CheckedClock(unit))
+        self.clock = DeviceClock(curves, peaks, CPU, CheckedClock(unit))
         self.unit = unit
         self.applied = 0
         self.skipped = 0
@@ -186,8 +186,8 @@ def test_compiled_rules_decide_as_uncompiled_ones():
     """Counters and states have the same bits, also after skipped updates and a resumed state."""
     curve = StagedCurve([(3, 1.0), (4,), (2, 0.5), (5,), (200, 0.0)])
     checked = CheckedClock(rules=tuple(SAMPLES))
-    eager = Clock([curve], [0.5], CPU, checked)
-    compiled = Clock([curve], [0.5], CPU, checked, is_compiled=True)
+    eager = DeviceClock([curve], [0.5], CPU, checked)
+    compiled = DeviceClock([curve], [0.5], CPU, checked, is_compiled=True)
     random = Random(0)
     for update in range(150):
         skip = torch.tensor(random.random() < 0.1)

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock
-from plateau_jax.clocks.position import start
+from plateau_jax.clocks.position import start_position
 from plateau_jax.curves.curve import AnyCurve
 from plateau_jax.runs.comparison import Owner
 from torch_bridge.groups.options import LEARNING_RATE
@@ -159,7 +159,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
             count = self.count
         position = self._position_after(count, metric)
         if number is not None:
-            position = start(self._clock, number, number)
+            position = start_position(self._clock, number, number)
         if self._step_count == 1:
             _warn_of_order(self.optimizer)
         if number is not None:
@@ -178,7 +178,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
         number = self.last_epoch + 1
         if epoch is not None:
             number = epoch
-        self._move_to(start(self._clock, number, number))
+        self._move_to(start_position(self._clock, number, number))
         self.count = None  # another scheduler's turn consumed it
         self._restart_advice()
 

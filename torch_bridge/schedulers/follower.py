@@ -6,7 +6,7 @@ from typing import Any, cast
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
-from plateau_jax.clocks.position import start
+from plateau_jax.clocks.position import start_position
 from plateau_jax.curves.curve import AnyCurve
 from plateau_jax.runs.comparison import Owner
 from torch_bridge.groups.options import GroupOption
@@ -86,6 +86,7 @@ class follow(GroupScheduler):
         """The base of each group that has the option, in float32."""
         return self.base_lrs
 
+    # Torch's `step` takes an epoch.
     def step(self, curve_step: int | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Write the values of the next step of the curve, or of step `curve_step`, into the groups.
 
@@ -101,7 +102,7 @@ class follow(GroupScheduler):
         """
         if curve_step is not None:
             number = checks.at_least("curve_step", curve_step, 0)
-            position = start(self._clock, number, number)
+            position = start_position(self._clock, number, number)
         elif self.unit is not None and self._step_count > 0:
             raise TypeError(
                 f"the curve counts samples or tokens, in units of {self.unit}: pass the step of a "
@@ -146,7 +147,7 @@ class follow(GroupScheduler):
         """
         return FOLLOWER.write(**self._written_state(), key=self._key, groups=self._indices())
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from the saved step and bases, and write the values into the groups.
 
         You may load the optimizer's own state before or after. If you load it after, it must come

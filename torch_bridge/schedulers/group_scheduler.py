@@ -26,7 +26,7 @@ from plateau_jax.clocks.position import (
     advance_on_host,
     dump_position,
     position_after,
-    start,
+    start_position,
 )
 from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.curves.several_curves import as_curves
@@ -122,7 +122,7 @@ class GroupScheduler(LRScheduler):
         self._advice: StepAdvice | None = None
         self._last_lr: list[Any] = []
         self._members = Members([], ValuesAhead([], []))
-        self._adopt(Members([*followed], ValuesAhead(curves, bases)), writes=False)
+        self._set_members(Members([*followed], ValuesAhead(curves, bases)), writes=False)
         if option.name == "lr" and _has_plain_step(optimizer):
             LRScheduler.__init__(self, optimizer, last_epoch)
         else:  # torch would mistake the function for a method of the class
@@ -143,7 +143,7 @@ class GroupScheduler(LRScheduler):
             step = -1
             if clock.unit is not None:
                 step = 0
-            return start(clock, -1, step)
+            return start_position(clock, -1, step)
         alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
         argument = f"last_epoch = {last_epoch}"
         check_peaks_are_known(self._optimizer, argument, alternative)
@@ -159,6 +159,7 @@ class GroupScheduler(LRScheduler):
         """The optimizer whose groups follow the curve."""
         return self._optimizer
 
+    # In torch's class, a plain attribute.
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         if optimizer is not self._optimizer:  # torch's constructor sets it
@@ -181,9 +182,9 @@ class GroupScheduler(LRScheduler):
             return [index for index, group in enumerate(groups) if self._option.is_in(group)]
         return [*range(len(groups))]
 
-    def _present(self) -> Members:
+    def _current_members(self) -> Members:
         """Return the members as they are now. Changes nothing."""
-        return self._members.after(
+        return self._members.updated(
             self._followed(),
             self._indices(),
             self._option,
@@ -192,7 +193,7 @@ class GroupScheduler(LRScheduler):
             self.lr_lambdas,
         )
 
-    def _meet(self, *, warns: bool = True) -> None:
+    def _sync_groups(self, *, warns: bool = True) -> None:
         """Match the groups and the lists, which a program may have changed; write into new groups.
 
         Args:
@@ -203,10 +204,10 @@ class GroupScheduler(LRScheduler):
                 changed.
         """
         ahead = self._members.ahead
-        are_same = self._members.are(self._followed())
+        are_same = self._members.same_groups(self._followed())
         if are_same and self.base_lrs == ahead.bases and self.lr_lambdas == ahead.curves:
             return
-        present = self._present()
+        present = self._current_members()
         new = self._members.new_among(present.groups)
         writes = bool(new) and self._is_in_charge()
         # Warnings first, since they may be errors.
@@ -216,9 +217,9 @@ class GroupScheduler(LRScheduler):
             if self._has_loaded_other_values(present.groups):
                 self._advice.note_load()
         self._option.warn_of_scales(new)
-        self._adopt(present, writes=writes)
+        self._set_members(present, writes=writes)
 
-    def _adopt(self, members: Members, *, writes: bool) -> None:
+    def _set_members(self, members: Members, *, writes: bool) -> None:
         """Follow these groups from now on; if `writes`, write the values into the new ones."""
         option = self._option
         ahead = members.ahead
@@ -277,7 +278,7 @@ class GroupScheduler(LRScheduler):
         if self._written.get(self._option.base_key) is not self._last_lr:
             return False
         present = {id(group) for group in self._followed()}
-        for group, last in zip(self._members.groups, self._last_lr, strict=False):
+        for group, last in zip(self._members.groups, self._last_lr, strict=True):
             if id(group) not in present:
                 continue
             if not is_same(as_number(self._option.read(group)), as_number(last)):
@@ -288,8 +289,8 @@ class GroupScheduler(LRScheduler):
         """Give groups that were added their values, before the update of the optimizer."""
         groups = self._followed()
         members = self._members
-        if not members.are(groups):
-            self._meet_before_update(groups)
+        if not members.same_groups(groups):
+            self._sync_before_update(groups)
         self._position_of_update = self._position
         # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
         # one update.
@@ -298,7 +299,7 @@ class GroupScheduler(LRScheduler):
         if self._members.place_of(groups[0]) == 0:
             self._advice.before_update(self)
 
-    def _meet_before_update(self, groups: Sequence[dict[str, Any]]) -> None:
+    def _sync_before_update(self, groups: Sequence[dict[str, Any]]) -> None:
         """Write the values of new groups, if this is the scheduler that the program steps."""
         option = self._option
         # Torch's `get_optimizer_state_dict` makes an update in which every learning rate is 0.
@@ -312,7 +313,7 @@ class GroupScheduler(LRScheduler):
                 with suppress(TypeError, ValueError):  # raised by the next step
                     group.setdefault(option.base_key, option.base_of(index, group))
         elif self._position is not self._position_of_update and self._is_in_charge():
-            self._meet()
+            self._sync_groups()
 
     # What programs and the advice read.
 
@@ -336,6 +337,7 @@ class GroupScheduler(LRScheduler):
         """The number of steps so far; -1 while it waits for its turn in a `SequentialLR`."""
         return self._position.updates
 
+    # In torch's class, a plain attribute.
     @last_epoch.setter
     def last_epoch(self, updates: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         before = self._position
@@ -350,7 +352,7 @@ class GroupScheduler(LRScheduler):
                 "another step, call scheduler.load_state_dict(state)"
             )
         else:
-            self._position = start(self._clock, updates, updates)
+            self._position = start_position(self._clock, updates, updates)
             self._restart_advice()
 
     @property
@@ -398,7 +400,7 @@ class GroupScheduler(LRScheduler):
 
     def _move_to(self, position: Position) -> None:
         """Write the values of a position into the groups."""
-        self._meet()
+        self._sync_groups()
         self._position = position
         values = self.get_lr()
         option = self._option
@@ -416,11 +418,11 @@ class GroupScheduler(LRScheduler):
 
     def _set_bases(self, name: str, bases: Any) -> None:
         checked = bases_per_group(name, bases, len(self._followed()))
-        self._meet(warns=False)
+        self._sync_groups(warns=False)
         self.base_lrs = checked
         for group, base in zip(self._members.groups, checked, strict=True):
             group[self._option.base_key] = base
-        self._meet()
+        self._sync_groups()
         self._is_base_set = True
         self._restart_advice()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
@@ -432,7 +434,7 @@ class GroupScheduler(LRScheduler):
         ahead = self.ahead
         # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):
-            ahead = self._present().ahead
+            ahead = self._current_members().ahead
         return {
             "last_epoch": self.last_epoch,
             **dump_position(self._clock, self._position),
@@ -457,7 +459,7 @@ class GroupScheduler(LRScheduler):
             state_dict: The state.
             strict: As in `resume`.
         """
-        present = self._present()
+        present = self._current_members()
         with reading_state_of(what, state_dict):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):
@@ -473,7 +475,7 @@ class GroupScheduler(LRScheduler):
             resumed = resume(state, now, self._clock, self._owner, strict=strict)
         for message in resumed.warnings:
             warn(message)
-        self._meet(warns=False)
+        self._sync_groups(warns=False)
         # A different scheduler may have been in charge when the state was saved, for example in a
         # `SequentialLR`. Then the state of the optimizer has its values. A new scheduler in charge
         # takes over from the one that was saved.
@@ -484,7 +486,8 @@ class GroupScheduler(LRScheduler):
             if is_same(as_number(group.get(key, before)), before):  # else a different scheduler's
                 group[key] = base
             self.base_lrs[index] = base
-        self._meet(warns=False)  # also while it waits for its turn: the bases belong to the groups
+        # Also while it waits for its turn: the bases belong to the groups.
+        self._sync_groups(warns=False)
         if resumed.position.updates >= 0 and (state["in_charge"] or is_new):
             self._move_to(resumed.position)
         else:

@@ -20,7 +20,7 @@ class Members(NamedTuple):
     ahead: ValuesAhead
     """Has the curves and the bases."""
 
-    def are(self, groups: Sequence[dict[str, Any]]) -> bool:
+    def same_groups(self, groups: Sequence[dict[str, Any]]) -> bool:
         """Return True if these are the same groups in the same order."""
         return len(groups) == len(self.groups) and all(map(is_, groups, self.groups))
 
@@ -40,7 +40,7 @@ class Members(NamedTuple):
         """Return those of the groups that are not members."""
         return [group for group in groups if self.place_of(group) is None]
 
-    def after(
+    def updated(
         self,
         groups: Sequence[dict[str, Any]],
         indices: Sequence[int],

@@ -78,6 +78,10 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
     return {"warmup_steps": min(end, curve.total_steps - 1)}  # a step must remain to decay
 
 
+INITIAL_POWERS = {"1-x^P": "2", "(1-x)^P": "2", "t^-P": "0.5"}
+"""The P with which a field begins, for each shape that has one."""
+
+
 def choices_per_field() -> dict[str, list[dict[str, Any]]]:
     """Return the shapes that each field can have, each with the initial P of a formula."""
     names_per_field = {
@@ -86,7 +90,7 @@ def choices_per_field() -> dict[str, list[dict[str, Any]]]:
         "shape": SHAPES,
     }
     return {
-        field: [{"name": name, "power": SHAPES[name].initial_power} for name in names]
+        field: [{"name": name, "power": INITIAL_POWERS.get(name)} for name in names]
         for field, names in names_per_field.items()
     }
 

@@ -12,7 +12,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import MAX_CONSUMED, MAX_COUNT, CheckedClock
 from plateau_jax.clocks.decision import decide
 from plateau_jax.clocks.known_rules import Rule
-from plateau_jax.clocks.position import Position, position_after, start
+from plateau_jax.clocks.position import Position, position_after, start_position
 from plateau_jax.curves.curve import Curve
 from torch_bridge.training.device_clocks.learning_rates import LearningRates
 
@@ -31,7 +31,7 @@ class Counters(NamedTuple):
     updates."""
 
 
-class Clock:
+class DeviceClock:
     """Counts updates on the device, and looks up their learning rates, without synchronizing.
 
         without a unit   curve_step moves by one with each applied update that no rule holds
@@ -274,7 +274,7 @@ class Hold:
     ) -> None:
         self._rules = rules
         self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
-        self._initial = start(CheckedClock(rules=tuple(rules))).rules
+        self._initial = start_position(CheckedClock(rules=tuple(rules))).rules
         self._num_integers = [
             sum(value.dtype == np.int32 for value in state) for state in self._initial
         ]

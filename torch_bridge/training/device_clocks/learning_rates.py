@@ -1,6 +1,8 @@
 """Learning rates of parameter groups, looked up on a device."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,24 +45,27 @@ class LearningRates:
         self._peaks = torch.zeros_like(self.current)
         self._last_step = max(curve.total_steps for curve in curves)
         """The last step of the table; from there on all curves are constant."""
+        self._on_host = ValuesAhead(curves, [0.0] * len(curves))
         self._table: Tensor | None = None
-        num_steps = self._last_step + 1
-        if num_steps * len(curves) > MAX_TABLE_VALUES:
-            self._segments = tensors(stack(curves), device)
-            return
-        steps = np.arange(num_steps)
-        multipliers = {curve: curve(steps) for curve in dict.fromkeys(curves)}
-        self._multipliers = np.stack([multipliers[curve] for curve in curves], axis=1)
+        self._multipliers: np.ndarray | None = None
         """On the host, for each step and group: the table divided by the peaks."""
-        shape = num_steps, len(curves)
-        self._table = torch.empty(shape, dtype=torch.float32, device=device)
+        self._curve_tables: Any = None
+        """The tables of the curves, if the learning rates have no table."""
+        shape = self._last_step + 1, len(curves)
+        if math.prod(shape) > MAX_TABLE_VALUES:
+            self._curve_tables = tensors(stack(curves), device)
+        else:
+            steps = np.arange(shape[0])
+            multipliers = {curve: curve(steps) for curve in dict.fromkeys(curves)}
+            self._multipliers = np.stack([multipliers[curve] for curve in curves], axis=1)
+            self._table = torch.empty(shape, dtype=torch.float32, device=device)
 
     def set_peaks(self, peaks: Sequence[float]) -> None:
         """Use different peaks from the next update on."""
         self._on_host = ValuesAhead(self._curves, peaks)
         rounded = np.array(peaks, np.float32)
         self._peaks.copy_(torch.from_numpy(rounded))
-        if self._table is not None:
+        if self._table is not None and self._multipliers is not None:
             self._table.copy_(torch.from_numpy(self._multipliers * rounded))
 
     def fill(self, step: Tensor) -> None:
@@ -69,7 +74,7 @@ class LearningRates:
             step = step.clamp(max=self._last_step)
             torch.index_select(self._table, 0, step, out=self._current_row)
         else:
-            of_groups = multiplier(self._segments, step.squeeze(0))
+            of_groups = multiplier(self._curve_tables, step.squeeze(0))
             torch.mul(of_groups, self._peaks, out=self.current)
 
     def at(self, step: int) -> list[float]:

@@ -2,9 +2,10 @@
 
 `step` (the class, with `result`); `update` (the order of an update); `loss`, `loss_call` and
 `loss_normalizer` (what a loss function returns, how it is called, what divides it); `gradients`;
-`precision`; `optimizers` (checks), `steppers` (steps of the optimizers), `fused_sgd` (workarounds
-for two defects of torch); `cuda_graphs` (capture, replay, guards); `status` (what an interrupted
-update or load makes the step reject); `step_state` and `optimizer_states`; `run_warnings`.
+`precision`; `optimizers` (checks), `optimizer_support` (which can skip an update or be sharded),
+`steppers` (steps of the optimizers), `fused_sgd` (workarounds for two defects of torch);
+`cuda_graphs` (capture, replay, guards); `status` (what an interrupted update or load makes the step
+reject); `step_state` and `optimizer_states`; `run_warnings`.
 
 To add a precision, add its name to `PrecisionName`, and its `autocast` and its `scale` to
 `Precision`; no other file names a precision. Reject it there on devices that cannot run it. Add

@@ -12,14 +12,14 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from plateau_jax.arguments import checks
-from torch_bridge.optimizer_traits import (
+from torch_bridge.optimizer_traits import STEP_COUNT
+from torch_bridge.training.distributed.dtensors import clone, placements_of, shard_like
+from torch_bridge.training.distributed.plain_names import without_wrappers
+from torch_bridge.training.train_step.optimizer_support import (
     IMPLEMENTATION_OPTIONS,
-    STEP_COUNT,
     derives_from_torch,
     is_of_torch,
 )
-from torch_bridge.training.distributed.dtensors import clone, placements_of, shard_like
-from torch_bridge.training.distributed.plain_names import without_wrappers
 from torch_bridge.training.train_step.optimizers import group_sizes, nested_optimizers
 
 

@@ -14,7 +14,7 @@ from torch_bridge.advice.position_warnings import (
 from torch_bridge.advice.value_advice import message_at_build
 from torch_bridge.groups.options import LEARNING_RATE
 from torch_bridge.optimizer_traits import updates_made
-from torch_bridge.training.device_clocks.device_clock import Clock, Counters
+from torch_bridge.training.device_clocks.device_clock import Counters, DeviceClock
 
 _STUCK_UPDATES = 20
 """After this many updates at learning rate 0, a unit seems too large."""
@@ -31,7 +31,9 @@ class StartWarning:
         is_known: True if the user said where on the curve the run starts.
     """
 
-    def __init__(self, optimizers: Sequence[Optimizer], clock: Clock, *, is_known: bool) -> None:
+    def __init__(
+        self, optimizers: Sequence[Optimizer], clock: DeviceClock, *, is_known: bool
+    ) -> None:
         self._optimizers = optimizers
         self._clock = clock
         self._is_known = is_known
@@ -104,7 +106,7 @@ class RunWarnings:
         clock: The clock on the device, whose counters are checked whenever the host reads them.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: DeviceClock) -> None:
         self._clock = clock
         self._has_warned_of_end = False
         self._has_warned_of_unit = False

@@ -16,8 +16,7 @@ from plateau_jax.runs.comparison import one_if_equal
 from torch_bridge.groups.curves_and_peaks import check_peaks_are_known, peaks_of
 from torch_bridge.groups.optimizers import all_parameters
 from torch_bridge.groups.options import bases_per_group
-from torch_bridge.optimizer_traits import check_shardable
-from torch_bridge.training.device_clocks.device_clock import Clock
+from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.distributed.distribution import parallelism_of
 from torch_bridge.training.distributed.parallelism import Sharded
 from torch_bridge.training.distributed.plain_names import load_plain_state
@@ -26,6 +25,7 @@ from torch_bridge.training.train_step.gradients import check_max_norm
 from torch_bridge.training.train_step.loss import LossFunction, check_loss_fn, parse_loss
 from torch_bridge.training.train_step.loss_call import Carry, LossCall
 from torch_bridge.training.train_step.loss_normalizer import LossNormalizer
+from torch_bridge.training.train_step.optimizer_support import check_shardable
 from torch_bridge.training.train_step.optimizers import (
     as_sequence,
     check_model,
@@ -210,7 +210,7 @@ class TrainStep:
         self._carry: Carry | None = None
         if carry is not None:
             self._carry = Carry(carry, device)
-        self._clock = Clock(
+        self._clock = DeviceClock(
             curves,
             peaks,
             device,

@@ -20,7 +20,7 @@ from plateau_jax.runs.resume import resume
 from plateau_jax.saved_states.formats import Format, check_bool, reading_state_of
 from torch_bridge.groups.optimizers import all_groups
 from torch_bridge.groups.options import check_length
-from torch_bridge.training.device_clocks.device_clock import Clock
+from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.distributed.dtensors import host_copier, mesh_coordinates
 from torch_bridge.training.distributed.plain_names import (
     names_of_parameters,
@@ -136,7 +136,7 @@ class StepState:
         module: nn.Module,
         optimizers: Sequence[Optimizer],
         *,
-        clock: Clock,
+        clock: DeviceClock,
         precision: Precision,
         carry: Carry | None,
         device: torch.device,
@@ -249,7 +249,7 @@ def _as_list(saved: Any, optimizers: Sequence[Optimizer]) -> Any:
 
 
 def _optimizer_states(
-    optimizers: Sequence[Optimizer], clock: Clock, step: int
+    optimizers: Sequence[Optimizer], clock: DeviceClock, step: int
 ) -> list[dict[str, Any]]:
     """Return the optimizers' states, with the clock's peaks and its learning rates at `step`."""
     states = [optimizer.state_dict() for optimizer in optimizers]

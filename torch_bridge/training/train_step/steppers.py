@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 
 from torch_bridge.groups.optimizers import all_groups
 from torch_bridge.groups.options import LEARNING_RATE, written_values
-from torch_bridge.optimizer_traits import SKIP_ATTRIBUTES, skip_attribute
-from torch_bridge.training.device_clocks.device_clock import Clock
+from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.train_step import fused_sgd
+from torch_bridge.training.train_step.optimizer_support import SKIP_ATTRIBUTES, skip_attribute
 from torch_bridge.training.train_step.optimizers import check_no_scheduler
 from torch_bridge.training.train_step.status import Status
 
@@ -71,7 +71,7 @@ class OptimizerSteppers:
         self,
         optimizers: Sequence[Optimizer],
         nested: Sequence[Any],
-        clock: Clock,
+        clock: DeviceClock,
         status: Status,
         *,
         cuda_graph: bool,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from torch_bridge.training.device_clocks.device_clock import Clock
+from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.distributed.parallelism import Parallelism
 from torch_bridge.training.train_step.gradients import clip, gradients_of
 from torch_bridge.training.train_step.loss import Loss, check_same_form
@@ -39,7 +39,7 @@ class Update:
         parameters: list[nn.Parameter],
         *,
         parallelism: Parallelism,
-        clock: Clock,
+        clock: DeviceClock,
         normalizer: LossNormalizer,
         steppers: OptimizerSteppers,
         status: Status,
