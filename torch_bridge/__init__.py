@@ -22,7 +22,8 @@ from contextlib import suppress
 from plateau_jax.lazy_names import attach as _attach
 
 # At import, because a program may load a checkpoint before it uses any name of this package.
-# Without torch, curves work all the same, and every other name raises an error that says so.
+# Without torch, `count_updates` and the names of `plateau_jax` work all the same; every other name
+# raises an error that says so.
 with suppress(ModuleNotFoundError):
     from torch_bridge.safe_globals import allow_values
 

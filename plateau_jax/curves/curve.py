@@ -244,6 +244,9 @@ class Curve:
     def first_difference(self, other: "AnyCurve") -> int | None:
         """Return the first step at which the curves differ; None if they never do.
 
+        Moving segments that differ in their first step, length, shape or levels count as different,
+        even if their values agree.
+
         Args:
             other: The curve to compare with, or a mapping that `from_dict` reads.
 

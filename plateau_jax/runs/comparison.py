@@ -17,7 +17,7 @@ _TRAIN_LONGER = (
 )
 
 
-class Owner(NamedTuple):
+class ResumeWording(NamedTuple):
     """How messages about a resume are worded, and whether a different peak is an error."""
 
     subject: str = "state_dict"
@@ -37,7 +37,7 @@ class Owner(NamedTuple):
 
 class _Difference(NamedTuple):
     aspect: str
-    """The aspect: "clock", "curve", `Owner.peak` or "number of groups"."""
+    """The aspect: "clock", "curve", `ResumeWording.peak` or "number of groups"."""
     problem: str
     continues: str
     """How the run continues if the difference is accepted."""
@@ -48,7 +48,7 @@ def compare_runs(
     saved: Sequence[Record],
     now: Sequence[Record],
     step: int,
-    owner: Owner,
+    owner: ResumeWording,
     *,
     is_step_used: bool,
     strict: bool,
@@ -81,7 +81,7 @@ def _differences(
     saved: Sequence[Record],
     now: Sequence[Record],
     step: int,
-    owner: Owner,
+    owner: ResumeWording,
     *,
     is_step_used: bool,
 ) -> Iterator[_Difference]:
@@ -121,7 +121,7 @@ def _without_count(clock: Any) -> Any:
 
 
 def _compare_peaks(
-    saved: Sequence[Record], now: Sequence[Record], owner: Owner
+    saved: Sequence[Record], now: Sequence[Record], owner: ResumeWording
 ) -> Iterator[_Difference]:
     saved_peaks = [record.peak_value for record in saved]
     peaks = [record.peak_value for record in now]

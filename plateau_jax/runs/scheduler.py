@@ -8,15 +8,15 @@ from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock, check_clock
 from plateau_jax.clocks.position import advance_on_host, dump_position, start_position
 from plateau_jax.curves.curve import AnyCurve, as_curve
-from plateau_jax.runs.comparison import Owner
+from plateau_jax.runs.comparison import ResumeWording
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.runs.values_ahead import ValuesAhead
 from plateau_jax.saved_states.formats import Format, reading_state_of
 
 
-class RunState(TypedDict):
-    """The state of a run on the host: its position, and the schedule of each parameter group."""
+class _State(TypedDict):
+    """See `CurveScheduler.state_dict`."""
 
     kind: str
     format: int
@@ -27,7 +27,7 @@ class RunState(TypedDict):
     records: list[dict[str, Any]]
 
 
-_FORMAT = Format("curve_scheduler", RunState)
+_FORMAT = Format("curve_scheduler", _State)
 
 
 class CurveScheduler:
@@ -146,7 +146,7 @@ class CurveScheduler:
         with reading_state_of("a CurveScheduler", state_dict):
             state = _FORMAT.read("state_dict", state_dict)
             now = records_of([self._curve], self._values.bases, self._clock)
-            resumed = resume(state, now, self._clock, Owner(), strict=strict)
+            resumed = resume(state, now, self._clock, ResumeWording(), strict=strict)
         for message in resumed.warnings:
             warn(message)
         self._position = resumed.position

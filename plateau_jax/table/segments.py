@@ -20,8 +20,7 @@ class Segment(NamedTuple):
     last_step: int | None
     """None for the end, at which the curve stays."""
     kind: str
-    """Its shape, unless its level is constant, and a word such as "warmup", "decay",
-    "plateau" or "end"."""
+    """Its shape, if it has one, and a word such as "warmup", "decay", "plateau" or "end"."""
     start: float
     """The multiplier at `first_step`."""
     end: float

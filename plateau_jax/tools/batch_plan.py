@@ -189,6 +189,10 @@ class BatchPlan:
         Returns:
             A plan whose thresholds are multiples of `unit`.
 
+        Raises:
+            ValueError: A value is out of range; the curve is 0 at every step, or has a different
+                unit.
+
         >>> from plateau_jax import PlateauCurve
         >>> plan = BatchPlan.seesaw(PlateauCurve(10_000), 32, unit=32, largest=256)
         >>> [(threshold // 32, batch) for threshold, batch in plan.pairs]

@@ -2,7 +2,7 @@
 
 @pytest.mark.parametrize("batch_size", [0, -1])
 @wrong(ValueError, "batch_size = {batch_size}", "at least 1")
-def test_batch_size_below_one(batch_size: int) -> None:
+def test_batch_size_below_one(batch_size):
     make_loader(range(8), batch_size)
 """
 

@@ -50,7 +50,7 @@ def curves_of_groups_with(
 
 
 def peaks_of(optimizer: Optimizer) -> list[float]:
-    """Return each group's peak learning rate, rounded to float32."""
+    """Return each group's peak in float32; warn of factors that only other schedulers read."""
     groups = groups_of(optimizer)
     peaks = [LEARNING_RATE.base_of(index, group) for index, group in enumerate(groups)]
     LEARNING_RATE.warn_of_scales(groups)

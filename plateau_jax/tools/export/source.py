@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from string import Template
 from textwrap import TextWrapper
-from typing import Any
 
 from plateau_jax.arguments import checks
+from plateau_jax.curves.curve import Curve
 from plateau_jax.numerics import float32_bits
 from plateau_jax.shapes.known_shapes import equation_of
 from plateau_jax.table.exact_segments import ExactSegment, with_stops
@@ -93,11 +93,11 @@ if __name__ == "__main__":
 ''')
 
 
-def python_source(curve: Any, peak: float | None) -> str:
+def python_source(curve: Curve, peak: float | None) -> str:
     """Return the text of the file.
 
     Args:
-        curve: A `Curve`, whose class imports this file.
+        curve: The curve.
         peak: The default of the argument of `learning_rate`; None if it has no default.
     """
     if peak is not None:

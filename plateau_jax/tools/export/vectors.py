@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from plateau_jax.curves.curve import Curve
 from plateau_jax.numerics import float32_bits
 from plateau_jax.table.evaluation import PYTHON, evaluate
 from plateau_jax.tools.export.rows import ExportedRow, exported_rows, hexadecimal, steps_of_pieces
@@ -26,7 +27,7 @@ def vectors_as_json(curves: Sequence[Any], peak: float) -> str:
     )
 
 
-def _curve_as_json(curve: Any, peak: float) -> str:
+def _curve_as_json(curve: Curve, peak: float) -> str:
     rows = exported_rows(curve._python_table)
     heads: list[str] = []
     pieces: list[str] = []
@@ -56,7 +57,7 @@ def _unrounded(value: int, exponent: Sequence[int], piece: int) -> int:
 _UNROUNDED = PYTHON._replace(to_float32=_unrounded)
 
 
-def _vectors(curve: Any, rows: Sequence[ExportedRow], peak: float) -> Iterator[dict[str, Any]]:
+def _vectors(curve: Curve, rows: Sequence[ExportedRow], peak: float) -> Iterator[dict[str, Any]]:
     """Yield the values of the curve at the ends and in the middle of each piece."""
     for step in [-1, *sorted(set(steps_of_pieces(rows)))]:
         multiplier = curve.learning_rate(step, 1.0)

@@ -1,8 +1,7 @@
 """An oracle for curves: their formulas evaluated in exact rationals and numbers of 300 bits.
 
-It shares no code with the product, and is slow. The formulas of the shapes are in
-`shapes`. A curve is described in plain data, which
-`support.curves.descriptions` draws and turns into curves:
+It shares no code with the product, and is slow. `shapes` has the formulas of the shapes. A curve is
+plain data, which `support.curves.descriptions` draws and turns into curves:
 
 - the arguments of a `PlateauCurve`: `{"total_steps": …, …}`;
 - stages: `{"stages": [(steps, to, shape), …], "start": level}`; `to` and `shape` may be left out;
