@@ -14,5 +14,6 @@ To add a shape:
 3. Document the equation in the docstrings of `StagedCurve`, `PlateauCurve` and `Curve.cooldown`,
    and in `docs/curves.md`, whose picture `examples/plot_docs.py` draws.
 
-Nothing else knows shapes, except that `fitting` gives lines pieces of degree 1. The warmup of a `PlateauCurve` has a separate list, `WarmupShape`.
+Nothing else knows shapes, except that `fitting` gives lines pieces of degree 1. The warmup of a
+`PlateauCurve` has a separate list, `WarmupShape`.
 """
