@@ -33,7 +33,7 @@ def attach(
     # Without JAX, `from plateau_jax import *` must not fail on the names that need it.
     left_out: set[str] = set()
     for module, needed in (needs or {}).items():
-        if find_spec(needed) is None:
+        if _is_missing(needed):
             left_out.add(module)
     names = sorted(name for name, module in modules.items() if module not in left_out)
 
@@ -50,6 +50,11 @@ def attach(
     return names, import_name, names.copy
 
 
+def _is_missing(package: str) -> bool:
+    # `find_spec` raises a ValueError for a mock in `sys.modules`.
+    return not sys.modules.get(package) and find_spec(package) is None
+
+
 @contextmanager
 def naming_missing_package(name: str, extra: str) -> Generator[None]:
     """Say what to install if an import that `name` needs fails."""
@@ -57,7 +62,7 @@ def naming_missing_package(name: str, extra: str) -> Generator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if not package or find_spec(package) is not None:  # a module inside it is missing
+        if not package or not _is_missing(package):  # a module inside it is missing
             raise
         message = f"{name} needs {package}: pip install 'plateau-jax[{extra}]'"
         raise ModuleNotFoundError(message, name=package) from None

@@ -35,7 +35,8 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
     >>> count_updates(10, epochs=3, accumulation=4)
     9
     """
-    batches = loader if isinstance(loader, SupportsIndex) else len(loader)
+    is_number = isinstance(loader, SupportsIndex | str)  # text is rejected below
+    batches = loader if is_number else len(loader)
     batches = checks.at_least("the number of batches", batches, 1)
     epochs = checks.at_least("epochs", epochs, 1)
     accumulation = checks.at_least("accumulation", accumulation, 1)

@@ -237,6 +237,7 @@ def nested():
 ONES = torch.ones(2)
 OUTPUTS = Linear(2, 1)(ONES)
 REFUSED: list[tuple[Any, str]] = [
+    (2**2032, "part.a is an integer of more than 2032 bits"),
     ([object()], "part.a.0 is of builtins.object, and a checkpoint can't hold it"),
     ({(1, 2): 1}, "the key (1, 2) of part.a is of builtins.tuple"),
     (np.array([None]), "part.a is a NumPy value of object"),

@@ -47,6 +47,15 @@ def test_messages_do_not_mix_with_values(tmp_path):
     assert process.stderr.decode() == f"wrote {written}\n"
 
 
+def test_link_to_a_file_stays_one(tmp_path):
+    target = tmp_path / "target.csv"
+    link = tmp_path / "link.csv"
+    link.symlink_to(target)
+    run("2", "--csv", str(link))
+    assert link.is_symlink()
+    assert target.read_text() == "step,learning_rate\n0,1.0\n1,0.5\n2,0.0\n"
+
+
 def test_values_on_standard_output_by_its_name():
     process = run("2", "--csv", "/dev/fd/1")  # as in `--csv >(gzip)`
     printed = process.stdout.decode().replace("\r", "")

@@ -6,7 +6,7 @@ from support.wrong import wrong
 from torch_bridge import count_updates
 
 
-@pytest.mark.parametrize("loader", [3.0, True])
+@pytest.mark.parametrize("loader", [3.0, True, "100"])
 @wrong(TypeError)
 def test_loader_without_a_length(loader):
     count_updates(loader, 1)

@@ -141,10 +141,10 @@ def test_run_copies_its_arrays():
     losses[:] = 0
     assert_array_equal(run.steps, RUN.steps)
     assert_array_equal(run.losses, RUN.losses)
-    for array in (run.steps, run.losses):
+    same = pickle.loads(pickle.dumps(run))
+    for array in (run.steps, run.losses, same.steps, same.losses):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
-    same = pickle.loads(pickle.dumps(run))
     assert repr(same) == repr(run)
     assert_array_equal(same.losses, RUN.losses)
     with pytest.raises(FrozenInstanceError):

@@ -132,6 +132,15 @@ def test_group_is_added_and_its_base_is_appended(run, base):
     assert run.values() == on_line(UPDATES + 2, 0.5, 0.25, base)
 
 
+def test_group_is_added_to_every_list(run):
+    run.optimizer.add_param_group(new_group(**{run.key: 0.75}))
+    run.part.base_lrs.append(0.75)
+    run.part._last_lr.append(0.75)
+    run.train(1)
+    assert run.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.75)
+    run.part.state_dict()
+
+
 def test_error_leaves_an_added_group_unchanged(run):
     run.optimizer.add_param_group(new_group(**{run.key: 0.75}))
     two_bases = partial(run.set_peaks, [0.5, 0.25])

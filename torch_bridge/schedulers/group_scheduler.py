@@ -278,7 +278,8 @@ class GroupScheduler(LRScheduler):
         if self._written.get(self._option.base_key) is not self._last_lr:
             return False
         present = {id(group) for group in self._followed()}
-        for group, last in zip(self._members.groups, self._last_lr, strict=True):
+        # Not strict, because programs append to `_last_lr`.
+        for group, last in zip(self._members.groups, self._last_lr, strict=False):
             if id(group) not in present:
                 continue
             if not is_same(as_number(self._option.read(group)), as_number(last)):

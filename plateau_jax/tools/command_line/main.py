@@ -282,9 +282,11 @@ def _replacing(path: Path) -> Generator[Path]:
 
     An error, an interrupt or a full disk leaves the file as it was.
     """
-    if Path("/dev") in path.parents:  # such as /dev/stdout, which may be a link to a file
+    # Such as a FIFO, or /dev/stdout, which may be a link to a file.
+    if Path("/dev") in path.parents or (path.exists() and not path.is_file()):
         yield path
         return
+    path = path.resolve()  # of a link, the file itself
     # With the same suffix, by which matplotlib chooses the format.
     temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:

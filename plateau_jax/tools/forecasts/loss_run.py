@@ -104,6 +104,11 @@ class LossRun:
             curve=curve, peak_value=peak, steps=step_array, losses=loss_array, lrs_from=lrs_from
         )
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        for array in (self.steps, self.losses):  # copied or pickled arrays are writable
+            array.flags.writeable = False
+
     @classmethod
     def read(
         cls,

@@ -5,9 +5,10 @@ from functools import partial
 
 import pytest
 import torch
-from support.training.models import batches, counting_loss
+from support.training.models import Net, batches, counting_loss
 from support.training.steps import make_step, train
 from support.trees import equal_trees
+from torch.optim import SGD
 from training.kinds_of_run import KINDS
 
 from plateau_jax import CurveWarning, PlateauCurve
@@ -127,6 +128,7 @@ def test_model_without_entries():
             torch.zeros(7),
             "exp_avg of parameter 1 has the shape (7,), and the parameter (8,)",
         ),
+        (["optimizer", "state", "0"], {}, "moments of parameter '0', which no group has"),
     ],
 )
 def test_wrong_value_in_an_entry(keys, value, part):
@@ -137,6 +139,29 @@ def test_wrong_value_in_an_entry(keys, value, part):
         state[last_key] = value
 
     check_damage(replace_value, check_rejected, part)
+
+
+@pytest.mark.parametrize("scale", [None, [], [torch.tensor(0.0), torch.tensor(1)]])
+def test_loss_scale_with_which_every_update_is_skipped(scale):
+    step = make_step(precision="fp16")
+    state = step.state_dict()
+    with pytest.raises(ValueError, match="every update would be skipped"):
+        step.load_state_dict({**state, "loss_scale": scale})
+    assert equal_trees(step.state_dict(), state)
+
+
+def test_dampening_that_fused_sgd_rejects():
+    model = Net()
+    plain = SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=0.5, fused=False)
+    saved = make_step(model=model, optimizer=plain).state_dict()
+    model = Net()
+    fused = SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    step = make_step(model=model, optimizer=fused)
+    state = step.state_dict()
+    with pytest.raises(ValueError, match="dampening, which needs fused=False"):
+        step.load_state_dict(saved)
+    assert equal_trees(step.state_dict(), state)
+    train(step, batches(1))
 
 
 def test_strict_of_a_step_is_the_default_of_loads():

@@ -63,7 +63,28 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
                     f"state_dict['optimizer']['state'][{number!r}] = {checks.short_repr(values)} "
                     "must be a dictionary"
                 )
+    _check_owners(state)
+    _check_dampening(optimizer, state["param_groups"])
     _check_shapes_for_fused(optimizer, state)
+
+
+def _check_owners(state: Any) -> None:
+    """Reject moments of parameters that no group has, which torch would ignore: "0" for 0."""
+    numbers: set[Any] = set()
+    for group in state["param_groups"]:
+        numbers.update(group["params"])
+    for number in state["state"]:
+        if number not in numbers and str(number).isdecimal():
+            raise ValueError(
+                f"state_dict['optimizer'] has moments of parameter {number!r}, which no group has"
+            )
+
+
+def _check_dampening(optimizer: Optimizer, saved_groups: Any) -> None:
+    """Reject dampening for fused SGD, which `fused_sgd.check` would reject after the load."""
+    for group, saved in zip(optimizer.param_groups, saved_groups, strict=True):
+        if group.get("fused") and saved.get("momentum") and saved.get("dampening"):
+            raise ValueError("state_dict['optimizer'] has dampening, which needs fused=False")
 
 
 def _is_standard(optimizer: Optimizer, state: Any) -> bool:
