@@ -165,7 +165,7 @@ def test_c_file_rounds_each_integer_once(command, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wsd", "plateau_one_step", "nested", "staged_power_from_start"])
+@pytest.mark.parametrize("name", ["wsd", "plateau_one_step", "nested", "cooldown_power_from_start"])
 @pytest.mark.parametrize("options", [["-O2"], ["-O3", "-ffast-math"]], ids=" ".join)
 def test_c_file_has_the_same_bits(name, options, tmp_path):
     compiler = shutil.which("cc")
