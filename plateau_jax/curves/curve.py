@@ -242,10 +242,7 @@ class Curve:
         return difference is None or step <= difference
 
     def first_difference(self, other: "AnyCurve") -> int | None:
-        """Return the first step at which the curves differ; None if they never do.
-
-        Moving segments that differ in their first step, length, shape or levels count as different,
-        even if their values agree.
+        """Return the largest step for which `same_until` is True; None if it is True for all.
 
         Args:
             other: The curve to compare with, or a mapping that `from_dict` reads.
