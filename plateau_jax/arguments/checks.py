@@ -178,7 +178,7 @@ def parse_number(text: str) -> int | float | str:
         number = Decimal(text)
     except ArithmeticError:
         return text
-    if not number.is_finite() or number.adjusted() >= 100:  # no endless digits
+    if not number.is_finite() or not -400 < number.adjusted() < 100:  # no endless digits
         return text
     if "." in text or number != number.to_integral_value():
         return float(number)

@@ -65,7 +65,7 @@ class Curve:
 
     @cached_property
     def table(self) -> Table:
-        """The curve as a table, for `multiplier` and `stack`: a pytree of int32 arrays.
+        """The curve as a table, for `multiplier`: a pytree of int32 arrays.
 
         Their lengths are rounded up to powers of two, so moving a plateau rarely changes a shape.
         """
@@ -169,8 +169,8 @@ class Curve:
             shape: Any shape of a stage.
 
         Raises:
-            ValueError: A value is out of range; an unknown shape; an exponential or `"t^-P"`
-                cooldown to 0; derived curves nested more than 64 deep.
+            TypeError, ValueError: An argument is wrong; an exponential or `"t^-P"` cooldown to 0;
+                derived curves nested more than 64 deep.
 
         >>> from plateau_jax import PlateauCurve
         >>> stable = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 90)])
@@ -192,7 +192,7 @@ class Curve:
             scale: Factor for the levels of `other`, above 0 and at most 1.
 
         Raises:
-            ValueError: A `scale` outside (0, 1]; curves with different units.
+            TypeError, ValueError: An argument is wrong; curves with different units.
 
         >>> from plateau_jax import PlateauCurve
         >>> cycle = PlateauCurve(100, warmup_steps=10)
@@ -213,7 +213,7 @@ class Curve:
             stop: First step after the part; `total_steps` by default.
 
         Raises:
-            ValueError: 0 <= start < stop <= total_steps is false.
+            TypeError, ValueError: Not integers with 0 <= start < stop <= total_steps.
 
         >>> from plateau_jax import PlateauCurve
         >>> PlateauCurve(1000).part(0, 500)([0, 250, 500, 900])

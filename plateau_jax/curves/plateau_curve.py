@@ -91,6 +91,7 @@ class PlateauCurve(Curve, kind="plateau"):
         decay_shape: `"cosine"`, `"linear"`, `"1-sqrt"`, `"1-x^P"` or `"(1-x)^P"`.
 
     Raises:
+        TypeError: An argument has the wrong type.
         ValueError: A value is out of range; plateaus overlap, run past the end or leave no step to
             decay; an unknown shape.
 

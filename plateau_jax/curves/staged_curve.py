@@ -91,6 +91,7 @@ class StagedCurve(Curve, kind="staged"):
         total_steps: The number of steps of all stages together.
 
     Raises:
+        TypeError: An argument has the wrong type.
         ValueError: A value is out of range; lengths that do not add up to `total_steps`; a
             percentage or `"rest"` without `total_steps`; an unknown shape; an exponential or
             `"t^-P"` stage from or to 0.
@@ -177,6 +178,7 @@ class StagedCurve(Curve, kind="staged"):
             `StagedCurve([(W, 1.0), (N - D - W,), (D, r, decay_shape)], start=s)`.
 
         Raises:
+            TypeError: An argument has the wrong type.
             ValueError: A value is out of range; warmup and decay are longer than `total_steps`
                 together; an unknown shape; an exponential or `"t^-P"` decay to 0.
 

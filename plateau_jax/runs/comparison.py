@@ -174,7 +174,7 @@ def _compare_curves(
         first = curve.first_difference(saved_curve)
         if first is None or step < first:
             continue
-        if step == first and not (is_step_used and _is_discontinuous(saved_curve, curve, first)):
+        if step == first and not (is_step_used and _value_changes(saved_curve, curve, first)):
             continue
         values = "values"
         if len(now) > 1:
@@ -189,7 +189,7 @@ def _compare_curves(
         return
 
 
-def _is_discontinuous(saved: Curve, current: Curve, step: int) -> bool:
+def _value_changes(saved: Curve, current: Curve, step: int) -> bool:
     """Return True if the level at `step`, which a run has used, would change."""
     if step >= saved.total_steps:
         return False

@@ -129,7 +129,8 @@ def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool
             saved by a different version.
 
     Warns:
-        CurveWarning: With `strict=False`, the run differs from the saved one; or `saved` is None.
+        CurveWarning: With `strict=False`, the run differs from the saved one; or `saved`
+            is None, at a step above 0 or with a clock.
 
     >>> import numpy as np, optax
     >>> from plateau_jax import PlateauCurve, check_resume, optax_schedule, resume_record

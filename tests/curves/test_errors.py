@@ -190,7 +190,11 @@ A_LETTER = "end in k for thousand, M for million or B for billion"
 
 @each_value(
     Values(NOT_INTEGERS, TypeError, "integer or text such as '10k'", [PYTHON]),
-    Values([10.5, "10%", "1e99999", "ten", "nan"], TypeError, "integer or text such as '10k'"),
+    Values(
+        [10.5, "10%", "1e99999", "1e-999999999", "ten", "nan"],
+        TypeError,
+        "integer or text such as '10k'",
+    ),
     Values(NOT_COUNTS, TypeError, "integer", [PYTHON, JSON]),
     Values(["10K", "5m", "2b", "1G", "1.5T"], ValueError, A_LETTER),
     Values(["1.2345k", "0.0000001M"], ValueError, "be a whole number; "),

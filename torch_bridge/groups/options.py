@@ -12,7 +12,7 @@ from plateau_jax.arguments.curve_warning import warn
 
 
 def as_number(value: Any) -> Any:
-    """Return the value itself, or the number in a tensor."""
+    """Return the value itself, or the number in a tensor; waits for its device."""
     # `float(tensor)` would warn for a leaf of autograd, and NumPy has no bfloat16.
     if isinstance(value, Tensor):
         return value.item()

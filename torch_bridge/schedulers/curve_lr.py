@@ -207,11 +207,11 @@ class lambda_lr(GroupScheduler, LambdaLR):
         return [*self._last_lr]
 
     def set_peak(self, peak: float | Sequence[float]) -> None:
-        """Change the peak from the next update on. The new peak is part of the state.
+        """Change the peak of all groups, or with a list that of each, from the next update on.
 
-        Every learning rate is a fraction of its group's peak, including the final one. If you call
-        this before the second update, there is no warning about an optimizer that was loaded
-        without its scheduler.
+        The new peak is part of the state. Every learning rate is a fraction of its group's peak,
+        including the final one. If you call this before the second update, there is no warning
+        about an optimizer that was loaded without its scheduler.
 
         Args:
             peak: The learning rate at multiplier 1: one number for all groups, or one for each, in

@@ -385,7 +385,7 @@ class GroupScheduler(LRScheduler):
 
         A group that was added is not among them until the next update or step.
         """
-        return self._members.ahead.at(max(self._position.step, 0))[:]
+        return self.ahead.at(self.curve_step)[:]
 
     # Steps.
 
