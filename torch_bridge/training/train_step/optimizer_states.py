@@ -63,8 +63,10 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
                     f"state_dict['optimizer']['state'][{number!r}] = {checks.short_repr(values)} "
                     "must be a dictionary"
                 )
-    _check_owners(state)
-    _check_dampening(optimizer, state["param_groups"])
+    if is_of_torch(optimizer):
+        _check_owners(state)
+    if isinstance(optimizer, torch.optim.SGD):
+        _check_dampening(optimizer, state["param_groups"])
     _check_shapes_for_fused(optimizer, state)
 
 
