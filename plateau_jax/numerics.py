@@ -5,7 +5,6 @@ A level is a decimal with 100 significant digits, however small it is: an expone
 converts a result to an integer, in units of 2⁻²²⁴.
 """
 
-import struct
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache, lru_cache
@@ -111,9 +110,3 @@ def round_to_float32(value: int, exponent: int) -> float:
         value = (value + (1 << (dropped - 1)) - 1 + odd) >> dropped
     number = value * 2.0 ** (dropped - exponent)
     return number if number >= 2.0**-126 else 0.0
-
-
-def float32_bits(number: float) -> int:
-    """Return the bits of a float32, as an integer without a sign."""
-    (bits,) = struct.unpack("<I", struct.pack("<f", number))
-    return bits

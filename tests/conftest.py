@@ -7,8 +7,7 @@ import re
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from inspect import signature
@@ -18,7 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import settings, strategies
+from hypothesis import settings
 
 # Read when torch starts: its models here are so small that a second thread is waited for, not used.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -53,11 +52,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all",
         action="store_true",
         help="run the slow tests too; they need what '.[test-all]' installs",
-    )
-    parser.addoption(
-        "--limit-cpu-time",
-        action="store_true",
-        help="without --all: fail a test of a second of CPU time; for .ci/run, on a quiet machine",
     )
 
 
@@ -116,13 +110,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{framework} sees no GPU")
 
 
-def _slowdown() -> float:
-    """Return how many times slower this machine is than the one of the budget, at least 1."""
-    start = time.process_time()
-    sum(number * number for number in range(1_000_000))
-    return max(1.0, (time.process_time() - start) / 0.03)
-
-
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Call a test marked `ranks(n)` on each rank of a group of n processes, not in this one.
 
@@ -147,31 +134,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """With `--limit-cpu-time`, fail a slow fast test, unless it is the first to import a module.
-
-    It may take half a second of CPU time on a quiet machine. Twice as much fails: the caches that
-    other programs share slow it down more than they slow down `_slowdown`.
-    """
-    num_modules = len(sys.modules)
-    start = time.process_time()
-    yield
-    seconds = time.process_time() - start
-    if not item.config.option.limit_cpu_time or not _leaves_out_slow_tests(item.config):
-        return
-    if len(sys.modules) > num_modules:
-        return
-    if seconds > 1.0 and seconds > _slowdown():
-        pytest.fail(f"{seconds:.2f} s of CPU time: make this test smaller, or mark it slow")
-
-
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What is imported stays to the end: the garbage collector need not search it each time."""
-    if session.config.option.limit_cpu_time:
-        # Builds Hypothesis's Unicode tables: seconds in a fresh checkout, for the first test that
-        # draws text.
-        strategies.text().validate()
     gc.freeze()
     # Not for the processes that tests start: two of them would write one file at once.
     os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)

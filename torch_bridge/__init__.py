@@ -52,7 +52,7 @@ _PUBLIC_NAMES = {
     "torch_bridge.training.loop.metric_log": ["MetricLog"],
     "torch_bridge.training.loop.profiling": ["profile"],
     "torch_bridge.training.train_step.step": ["TrainStep"],
-    "torch_bridge.update_count": ["count_updates"],
+    "torch_bridge.training.data.update_count": ["count_updates"],
 }
 
 __all__, __getattr__, __dir__ = _attach(__name__, _PUBLIC_NAMES, "torch")

@@ -14,6 +14,7 @@ from torch_bridge.schedulers.follower import follow as follow
 from torch_bridge.training.checkpointing.checkpoints import Checkpoints as Checkpoints
 from torch_bridge.training.data.loader import make_loader as make_loader
 from torch_bridge.training.data.prefetching import prefetch as prefetch
+from torch_bridge.training.data.update_count import count_updates as count_updates
 from torch_bridge.training.device_clocks.table import (
     multiplier as multiplier,
     tensors as tensors,
@@ -27,6 +28,5 @@ from torch_bridge.training.loop.evaluation import evaluate as evaluate
 from torch_bridge.training.loop.metric_log import MetricLog as MetricLog
 from torch_bridge.training.loop.profiling import profile as profile
 from torch_bridge.training.train_step.step import TrainStep as TrainStep
-from torch_bridge.update_count import count_updates as count_updates
 
 __version__: str

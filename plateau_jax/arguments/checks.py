@@ -24,18 +24,18 @@ MAX_STEP = 2**31 - 1
 _SMALLEST = 2.0**-126
 _LARGEST = float(np.finfo(np.float32).max)
 
-_UNIT = 65_536
-"""The unit of the `DataClock` that a message suggests: samples or tokens per step."""
+COUNT_DATA = "To count samples or tokens, train with clock=DataClock(unit): a step is then a unit"
+"""Advice for a number of steps above `MAX_STEP`."""
 
 _POWERS = {"k": 10**3, "M": 10**6, "B": 10**9}
 
-_COUNT = re.compile(r"([0-9]{1,20})(\.[0-9]{1,20})?\s*([kKmMbBgGtT])")
-"""A number with the letter of a power of 1000, or with one that may be meant as such."""
+_COUNT = re.compile(r"([0-9]{1,20})(\.[0-9]{1,20})?\s*([kMB])")
+"""A number with the letter of a power of 1000. K may be 1024, m a thousandth and b a byte."""
 
 Count = int | str
 """The type of a number of steps, samples or tokens: an integer, or text such as "10k"."""
 
-A_COUNT = "be an integer or text such as '10k'"
+A_COUNT = "be an integer or text such as '10k', '5M' or '2B'"
 
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -150,9 +150,10 @@ def count(
         value = _parse_count(path, value)
     if most is None:
         return at_least(path, value, least, requirement)
-    if most == MAX_STEP:
-        _check_not_tokens(path, value, least)
-    return in_range(path, value, least, most, requirement)
+    value = integer(path, value, requirement)
+    if most == MAX_STEP and value > most:
+        raise ValueError(must(path, value, f"be at most {most}. {COUNT_DATA}"))
+    return in_range(path, value, least, most)
 
 
 def _parse_count(path: Path | str, text: str) -> int | float | str:
@@ -161,10 +162,6 @@ def _parse_count(path: Path | str, text: str) -> int | float | str:
     if match is None:
         return parse_number(text)
     digits, decimals, letter = match.groups("")
-    if letter not in _POWERS:
-        # K may be 1024, m a thousandth and b a byte.
-        letters = "k for thousand, M for million or B for billion"
-        raise ValueError(must(path, text, f"end in {letters}"))
     numerator = int(digits + decimals[1:]) * _POWERS[letter]
     number, rest = divmod(numerator, 10 ** len(decimals[1:]))
     if rest:
@@ -185,43 +182,14 @@ def parse_number(text: str) -> int | float | str:
     return int(number)
 
 
-def _check_not_tokens(path: Path | str, value: Any, least: int) -> None:
-    """Raise a ValueError about a number of steps above 2³¹ - 1, which may be a number of tokens."""
-    is_number = isinstance(value, int | float | np.integer | np.floating)
-    if is_number and MAX_STEP < value < math.inf:
-        advice = advice_about_tokens(int(cast("Any", value)))
-        raise ValueError(must(path, value, f"lie in {least} … {_show_limit(MAX_STEP)}{advice}"))
-
-
-def advice_about_tokens(count: int) -> str:
-    """Return advice on counting this number of samples or tokens; "" if it is too large."""
-    steps = count // _UNIT
-    if steps > MAX_STEP:
-        return ""
-    return (
-        f". To count samples or tokens, count steps of {_UNIT} of them, here {steps}, and train "
-        f"with clock=DataClock({_UNIT})"
-    )
-
-
 def in_range(
     path: Path | str, value: Any, least: int, most: int, requirement: str = "be an integer"
 ) -> int:
     """Return the value as a Python int in `least` … `most`."""
     value = integer(path, value, requirement)
     if not least <= value <= most:
-        raise ValueError(must(path, value, f"lie in {least} … {_show_limit(most)}"))
+        raise ValueError(must(path, value, f"lie in {least} … {most}"))
     return value
-
-
-def _show_limit(limit: int) -> str:
-    """Return 100 as "100", and 2147483647 as "2**31 - 1 = 2147483647"."""
-    bits = limit.bit_length()
-    if bits >= 30 and limit == 2**bits - 1:
-        return f"2**{bits} - 1 = {limit}"
-    if bits >= 30 and limit == 2 ** (bits - 1):
-        return f"2**{bits - 1} = {limit}"
-    return str(limit)
 
 
 def positive_int(path: Path | str, value: Any) -> int:

@@ -90,7 +90,7 @@ class Then(Curve, kind="then"):
         first = curve.total_steps
         if first + other.total_steps > MAX_STEP:
             total = f"{first} + {other.total_steps}"
-            raise ValueError(f"total_steps = {total} must be at most 2**31 - 1 = {MAX_STEP}")
+            raise ValueError(f"total_steps = {total} must be at most {MAX_STEP}")
 
         depth = depth_above(curve, other)
         vars(self).update(curve=curve, other=other, scale=scale, _depth=depth)

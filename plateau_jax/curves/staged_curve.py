@@ -124,11 +124,8 @@ class StagedCurve(Curve, kind="staged"):
         checked = _check_stages(stages, total_steps)
         total = sum(stage.steps for stage in checked)
         if not 1 <= total <= MAX_STEP:
-            limits = f"which must lie in 1 … 2**31 - 1 = {MAX_STEP}"
-            advice = ""
-            if total > MAX_STEP:
-                advice = checks.advice_about_tokens(total)
-            raise ValueError(Message("stages", f" add up to {total} steps, {limits}{advice}"))
+            limits = f"which must lie in 1 … {MAX_STEP}. {checks.COUNT_DATA}"
+            raise ValueError(Message("stages", f" add up to {total} steps, {limits}"))
         level = ratio("start", start)
         vars(self).update(stages=checked, start=level)
         self._freeze(_exact_segments(checked, as_level(level)))

@@ -5,7 +5,6 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar, cast
 
 from plateau_jax.arguments.checks import Message, Path, short_repr
-from plateau_jax.clocks.clock import CLOCKS
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.record import Record
 
@@ -17,8 +16,8 @@ _TRAIN_LONGER = (
 )
 
 
-class ResumeWording(NamedTuple):
-    """How messages about a resume are worded, and whether a different peak is an error."""
+class StateOwner(NamedTuple):
+    """Whose state is resumed: its names in messages, and whether a different peak is an error."""
 
     subject: str = "state_dict"
     """The subject of the error."""
@@ -37,7 +36,7 @@ class ResumeWording(NamedTuple):
 
 class _Difference(NamedTuple):
     aspect: str
-    """The aspect: "clock", "curve", `ResumeWording.peak` or "number of groups"."""
+    """The aspect: "clock", "curve", `StateOwner.peak` or "number of groups"."""
     problem: str
     continues: str
     """How the run continues if the difference is accepted."""
@@ -48,7 +47,7 @@ def compare_runs(
     saved: Sequence[Record],
     now: Sequence[Record],
     step: int,
-    owner: ResumeWording,
+    owner: StateOwner,
     *,
     is_step_used: bool,
     strict: bool,
@@ -81,7 +80,7 @@ def _differences(
     saved: Sequence[Record],
     now: Sequence[Record],
     step: int,
-    owner: ResumeWording,
+    owner: StateOwner,
     *,
     is_step_used: bool,
 ) -> Iterator[_Difference]:
@@ -103,7 +102,7 @@ def _compare_clocks(
     for before, record in zip(saved, now, strict=True):
         # Compared as plain values: a library that stores [0.3, 5] as floats returns 5.0.
         if clocks_differ(before.clock, record.clock):
-            shown = f"clock={show_clock(before.clock)}, now {show_clock(record.clock)}"
+            shown = "; ".join(_differing_arguments(before.clock, record.clock, ("clock",)))
             continues = f"The run continues at step {step} of the curve, with a fresh clock"
             yield _Difference("clock", f"it was saved with {shown}", continues)
             return
@@ -121,7 +120,7 @@ def _without_count(clock: Any) -> Any:
 
 
 def _compare_peaks(
-    saved: Sequence[Record], now: Sequence[Record], owner: ResumeWording
+    saved: Sequence[Record], now: Sequence[Record], owner: StateOwner
 ) -> Iterator[_Difference]:
     saved_peaks = [record.peak_value for record in saved]
     peaks = [record.peak_value for record in now]
@@ -139,22 +138,6 @@ def _compare_peaks(
             problem = f"{group} was saved with {before}, now {peak}"
             yield _Difference(owner.peak, problem, continues)
             return
-
-
-def show_clock(clock: Any) -> str:
-    """Return the Python expression that builds a clock; the plain values if its kind is unknown."""
-    if isinstance(clock, list):
-        rules = [show_clock(rule) for rule in cast("list[Any]", clock)]
-        if len(rules) == 1:
-            return rules[0]
-        return f"[{', '.join(rules)}]"
-    if not isinstance(clock, dict) or clock.get("kind") not in CLOCKS:
-        return short_repr(clock)
-    shown: list[str] = []
-    for name, value in cast("dict[str, Any]", clock).items():
-        if name != "kind" and value is not None:
-            shown.append(f"{name}={short_repr(value)}")
-    return f"{CLOCKS[clock['kind']].__name__}({', '.join(shown)})"
 
 
 def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
@@ -213,11 +196,11 @@ def _differing_arguments(saved: Any, current: Any, path: Path = ()) -> Iterator[
     if saved == current:
         return
     if isinstance(saved, dict) and isinstance(current, dict):
-        names: list[str] = list(cast("dict[str, Any]", saved))
-        if saved["kind"] != current["kind"]:
+        names: list[str] = list({**cast("dict[str, Any]", saved), **current})
+        if saved.get("kind") != current.get("kind"):
             names = ["kind"]
         for name in names:
-            yield from _differing_arguments(saved[name], current[name], (*path, name))
+            yield from _differing_arguments(saved.get(name), current.get(name), (*path, name))
     elif isinstance(saved, list) and isinstance(current, list):
         pairs = zip_longest(cast("list[Any]", saved), cast("list[Any]", current))
         for index, (before, now) in enumerate(pairs):  # None after the end of the shorter list

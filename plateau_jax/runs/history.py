@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.runs.comparison import ResumeWording
+from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.record import Record, read_records, record_to_dict
 from plateau_jax.runs.resume import (
     Records,
@@ -146,7 +146,7 @@ def _compare_with_history(
     last_step = step if may_share_steps(records) else step - 1
     if last_step >= 0:
         in_force = _records_at(history, last_step)
-        owner = ResumeWording(f"{file}: the run", "pass strict=False to check_resume_file")
+        owner = StateOwner(f"{file}: the run", "pass strict=False to check_resume_file")
         warnings += compare_records(in_force, records, step, owner, strict=strict)
     return warnings
 

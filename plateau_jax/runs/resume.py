@@ -7,7 +7,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import CheckedClock, check_consumed
 from plateau_jax.clocks.position import Position, read_position, start_position
-from plateau_jax.runs.comparison import ResumeWording, clocks_differ, compare_runs
+from plateau_jax.runs.comparison import StateOwner, clocks_differ, compare_runs
 from plateau_jax.runs.record import Record, read_records, shortest_decimal
 
 Records = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -28,7 +28,7 @@ def resume(
     state: Mapping[str, Any],
     now: Sequence[Record],
     clock: CheckedClock,
-    owner: ResumeWording,
+    owner: StateOwner,
     *,
     strict: bool,
 ) -> Resumed:
@@ -41,7 +41,7 @@ def resume(
             `peaks` in place of `records`, if a scheduler without a curve saved it.
         now: The record of each parameter group. A state may have fewer: those of the first ones.
         clock: The clock of all of them.
-        owner: The words of the messages.
+        owner: Whose state it is.
         strict: False to continue in spite of differences that are errors.
 
     Raises:
@@ -159,7 +159,7 @@ def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool
     if saved is None:
         return
     records = read_records("saved", saved)
-    owner = ResumeWording("the run", "pass strict=False to check_resume")
+    owner = StateOwner("the run", "pass strict=False to check_resume")
     for message in compare_records(records, current, step, owner, strict=strict):
         warn(message)
 
@@ -173,7 +173,7 @@ def check_step(step: Any) -> int:
 
 
 def compare_records(
-    saved: Sequence[Record], now: Sequence[Record], step: int, owner: ResumeWording, *, strict: bool
+    saved: Sequence[Record], now: Sequence[Record], step: int, owner: StateOwner, *, strict: bool
 ) -> list[str]:
     """Return the warnings with which a run with these records resumes.
 

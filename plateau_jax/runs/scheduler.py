@@ -8,7 +8,7 @@ from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock, check_clock
 from plateau_jax.clocks.position import advance_on_host, dump_position, start_position
 from plateau_jax.curves.curve import AnyCurve, as_curve
-from plateau_jax.runs.comparison import ResumeWording
+from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.runs.values_ahead import ValuesAhead
@@ -146,7 +146,7 @@ class CurveScheduler:
         with reading_state_of("a CurveScheduler", state_dict):
             state = _FORMAT.read("state_dict", state_dict)
             now = records_of([self._curve], self._values.bases, self._clock)
-            resumed = resume(state, now, self._clock, ResumeWording(), strict=strict)
+            resumed = resume(state, now, self._clock, StateOwner(), strict=strict)
         for message in resumed.warnings:
             warn(message)
         self._position = resumed.position

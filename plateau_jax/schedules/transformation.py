@@ -15,7 +15,6 @@ from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.position import Position, advance, start_position
 from plateau_jax.curves.curve import AnyCurve, as_curve
-from plateau_jax.runs.comparison import show_clock
 from plateau_jax.schedules.schedule import (
     CurveSchedule,
     check_peak,
@@ -124,11 +123,10 @@ def scale_by_curve(
     curve = as_curve("curve", curve)
     schedule = CurveSchedule(curve, check_peak(peak_value))
     checked = check_clock(clock, [curve])
-    shown_clock = show_clock(checked.to_plain())
     for name, amount in (("unit", checked.unit), ("count", checked.count)):
         if amount is not None and amount > _MAX_JAX_COUNT:
-            limit = f"must have a {name} of at most 2**30 = {_MAX_JAX_COUNT}"
-            raise ValueError(f"clock = {shown_clock} {limit}")
+            limit = f"have a {name} of at most {_MAX_JAX_COUNT}"
+            raise ValueError(checks.must("clock", clock, limit))
     initial_rules = start_position(checked).rules
     flat_starts = np.array(curve.flat_starts, np.int32)
 
@@ -166,7 +164,7 @@ def scale_by_curve(
         value: Any = None,
         **_: Any,
     ) -> tuple[Any, ScaleByCurveState]:
-        _check_state(state, initial_rules, shown_clock, counts_data=checked.unit is not None)
+        _check_state(state, initial_rules, counts_data=checked.unit is not None)
         count = _check_count(count, checked)
         metric = None
         if checked.rules:
@@ -187,9 +185,7 @@ def _scale(updates: optax.Updates, lr: jax.Array) -> Any:
     return jax.tree.map(scale_leaf, updates)
 
 
-def _check_state(
-    state: Any, initial_rules: tuple[Any, ...], shown_clock: str, *, counts_data: bool
-) -> None:
+def _check_state(state: Any, initial_rules: tuple[Any, ...], *, counts_data: bool) -> None:
     """Raise a ValueError for a state of a different clock, or one restored without named tuples."""
     hold: Any = getattr(state, "hold", ())
     if not isinstance(hold, tuple):
@@ -201,7 +197,7 @@ def _check_state(
     if not {dict, list, tuple}.isdisjoint(types):
         requirement = "consist of named tuples: restore the checkpoint into tx.init(params)"
     else:
-        requirement = f"belong to a transformation with clock={shown_clock}"
+        requirement = "belong to a transformation with the same clock"
     raise ValueError(checks.must("state", state, requirement))
 
 

@@ -75,7 +75,7 @@ def _check_steps(steps: Any, least: int) -> NDArray[np.int64]:
         number = "at least two"
         if least == 1:
             number = "one or more"
-        rising = f"be {number} rising integers, at most 2**31 - 1 = {MAX_STEP}"
+        rising = f"be {number} rising integers, at most {MAX_STEP}"
         raise ValueError(must("steps", checked, rising))
     return np.array(checked, np.int64)
 

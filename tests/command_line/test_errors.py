@@ -66,7 +66,10 @@ def test_wrong_arguments(folder, capsys, arguments, message):
     ("text", "message"),
     [
         ("", "arguments = None must be a mapping"),
-        ("kind: plateau\ntotal_steps: 10K", "total_steps = '10K' must end in k for thousand"),
+        (
+            "kind: plateau\ntotal_steps: 10K",
+            "total_steps = '10K' must be an integer or text",
+        ),
         ("a: !!python/name:os.system", "this is not YAML: could not determine a constructor"),
     ],
 )

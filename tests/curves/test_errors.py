@@ -185,23 +185,19 @@ def check_design_page(arguments, message):
 
 NOT_INTEGERS = [True, np.True_, 10.5, 10.0, None, nan, 3j, np.float32(10), [10], Fraction(10)]
 NOT_COUNTS = ["k", ".5k", "1,5k", "-1k", "1e3k", "0x1B", "1_0k", "10kB", "9" * 5000 + "k"]
-A_LETTER = "end in k for thousand, M for million or B for billion"
+A_COUNT = "integer or text such as '10k', '5M' or '2B'"
 
 
 @each_value(
-    Values(NOT_INTEGERS, TypeError, "integer or text such as '10k'", [PYTHON]),
-    Values(
-        [10.5, "10%", "1e99999", "1e-999999999", "ten", "nan"],
-        TypeError,
-        "integer or text such as '10k'",
-    ),
+    Values(NOT_INTEGERS, TypeError, A_COUNT, [PYTHON]),
+    Values([10.5, "10%", "1e99999", "1e-999999999", "ten", "nan"], TypeError, A_COUNT),
+    Values(["10K", "5m", "2b", "1G", "1.5T"], TypeError, A_COUNT),
     Values(NOT_COUNTS, TypeError, "integer", [PYTHON, JSON]),
-    Values(["10K", "5m", "2b", "1G", "1.5T"], ValueError, A_LETTER),
     Values(["1.2345k", "0.0000001M"], ValueError, "be a whole number; "),
     # JSON, TOML and OmegaConf read 2e5 as a float.
-    Values([2e5], TypeError, "'10k': write 200000"),
-    Values([0, -5, MAX_STEP + 1, 10**50], ValueError, "1 … 2**31 - 1 = 2147483647"),
-    Values([3 * 10**10], ValueError, "here 457763, and train with clock=DataClock(65536)"),
+    Values([2e5], TypeError, "'2B': write 200000"),
+    Values([0, -5], ValueError, "lie in 1 … 2147483647"),
+    Values([MAX_STEP + 1, 10**50], ValueError, "2147483647. To count samples or tokens"),
 )
 def test_total_steps(check, wrong):
     arguments = {"total_steps": wrong.value}
@@ -290,9 +286,9 @@ class Wrong:
 
 
 ARGUMENTS = [
-    Wrong({"warmup_steps": "1K"}, ValueError, "warmup_steps = '1K'", A_LETTER),
+    Wrong({"warmup_steps": "1K"}, TypeError, "warmup_steps = '1K'", A_COUNT),
     Wrong({"warmup_steps": "100%"}, ValueError, "warmup_steps = 100 must", "steps - 1 = 99"),
-    Wrong({"warmup_steps": 3 * 10**9}, ValueError, "warmup_steps = 3000000000", "here 45776"),
+    Wrong({"warmup_steps": 3 * 10**9}, ValueError, "warmup_steps = 3000000000", "2147483647. To"),
     Wrong({"init_lr_ratio": 1.5}, ValueError, "init_lr_ratio = 1.5", "lie in [0, 1]"),
     Wrong({"warmup_shape": "1-x^2"}, ValueError, "warmup_shape = '1-x^2'", "'linear', 'cosine'"),
     # Plateaus.
@@ -310,7 +306,7 @@ ARGUMENTS = [
         {"absolute_plateaus": [(-1, 5)]},
         ValueError,
         "absolute_plateaus[0].start = -1",
-        "lie in 0 … 2**31 - 1",
+        "lie in 0 … 2147483647",
     ),
     Wrong(
         {"plateaus": [(95, 10)]},
@@ -339,7 +335,7 @@ ARGUMENTS = [
     # Stages.
     Wrong({"stages": {"warmup": 5}}, TypeError, "stages = {", "sequence of stages", [PYTHON, JSON]),
     Wrong({"stages": [("Rest",)]}, TypeError, "stages[0].steps = 'Rest'", "the word 'rest'; a"),
-    Wrong({"stages": [(-1, 0.5)]}, ValueError, "stages[0].steps = -1", "lie in 0 … 2**31 - 1"),
+    Wrong({"stages": [(-1, 0.5)]}, ValueError, "stages[0].steps = -1", "lie in 0 … 2147483647"),
     Wrong({"stages": [("2%", 1)]}, ValueError, "stages[0].steps = '2%'", "needs total_steps"),
     Wrong({"stages": [(5, "50%")]}, TypeError, "stages[0].to = '50%'", "number; a stage is"),
     Wrong({"stages": [(5, 500)]}, ValueError, "stages[0].to = 500", "lie in [0, 1]; a stage is"),

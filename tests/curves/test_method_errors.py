@@ -88,11 +88,11 @@ HALF_OF_ALL_STEPS = PlateauCurve(2**30)
     "call",
     [
         Call("cooldown", (1.0, 5), TypeError, ["at = 1.0", "integer"]),
-        Call("cooldown", (-1, 5), ValueError, ["at = -1", "lie in 0 … 2**31 - 1"]),
-        Call("cooldown", (1e10, 5), ValueError, ["at = 1", "clock=DataClock(65536)"]),
+        Call("cooldown", (-1, 5), ValueError, ["at = -1", "lie in 0 … 2147483647"]),
+        Call("cooldown", (10**10, 5), ValueError, ["at = 1", "clock=DataClock(unit)"]),
         Call("cooldown", (5, None), TypeError, ["steps = None", "integer"]),
-        Call("cooldown", (5, 0), ValueError, ["steps = 0", "lie in 1 … 2**31 - 1"]),
-        Call("cooldown", (MAX_STEP, 1), ValueError, ["at + steps = 2147483648", "2**31 - 1"]),
+        Call("cooldown", (5, 0), ValueError, ["steps = 0", "lie in 1 … 2147483647"]),
+        Call("cooldown", (MAX_STEP, 1), ValueError, ["at + steps = 2147483648", "2147483647"]),
         Call(
             "cooldown",
             (0, 5),
@@ -129,7 +129,7 @@ def test_wrong_call(curve, call):
     call.check(curve)
 
 
-@wrong(ValueError, f"total_steps = {2**30} + {2**30}", "2**31 - 1")
+@wrong(ValueError, f"total_steps = {2**30} + {2**30}", "at most 2147483647")
 def test_continuation_past_the_last_step():
     HALF_OF_ALL_STEPS.then(HALF_OF_ALL_STEPS)
 
@@ -156,7 +156,7 @@ def merge(steps, error, *parts, mean_of=None):
         merge([-1, 600], ValueError, "steps[0] = -1", "at least 0"),
         merge([600], ValueError, "steps = [600]", "two rising integers"),
         merge([7, 70, 70], ValueError, "steps = [7, 70, 70]", "two rising integers"),
-        merge([600, 2**31], ValueError, f"steps = [600, {2**31}]", "at most 2**31 - 1"),
+        merge([600, 2**31], ValueError, f"steps = [600, {2**31}]", "at most 2147483647"),
         # Means.
         merge([1000], TypeError, "mean_of = 50.0", "integer", mean_of=50.0),
         merge([700, 800], TypeError, "mean_of[1] = 50.0", "integer", mean_of=[100, 50.0]),

@@ -136,13 +136,13 @@ def test_array_of_steps_that_are_not_integers(call, dtype, x64):
 @wrong(
     ValueError,
     "clock = DataClock(unit=1073741825",
-    "a unit of at most 2**30 = 1073741824",
+    "a unit of at most 1073741824",
 )
 def test_unit_beyond_2_to_the_30():
     scale_by_curve(STAIRS, PEAK, DataClock(2**30 + 1))
 
 
-@wrong(ValueError, "count=1073741825", "a count of at most 2**30")
+@wrong(ValueError, "count=1073741825", "a count of at most 1073741824")
 def test_usual_count_beyond_2_to_the_30():
     scale_by_curve(STAIRS, PEAK, DataClock(8, count=2**30 + 1))
 
@@ -207,7 +207,7 @@ def test_count_that_is_not_an_integer(transformation, count):
 
 
 @pytest.mark.parametrize("count", [-1, 2**30 + 1])
-@wrong(ValueError, "count = {count}", "0 … 2**30")
+@wrong(ValueError, "count = {count}", "0 … 1073741824")
 def test_count_out_of_range(count):
     update(COUNTED, count=count)
 
@@ -251,13 +251,13 @@ TRANSFORMATIONS = [
 @pytest.mark.parametrize(("saved_by", "used_by"), list(permutations(TRANSFORMATIONS, 2)))
 def test_state_of_a_different_clock(saved_by, used_by):
     _, saving = saved_by
-    clock, transformation = used_by
+    _, transformation = used_by
     state = saving.init(None)
     arguments = {"value": 0.5}
     if transformation is COUNTED:
         arguments = {"count": 3}
     update = partial(transformation.update, **arguments)
-    message = rf"^state = .*State\(.* must belong to a transformation with clock={clock}"
+    message = r"^state = .*State\(.* must belong to a transformation with the same clock"
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(update, ONE, state)
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from plateau_jax.curves.curve import Curve
 
 _FAR_PAST = 10
@@ -105,17 +103,5 @@ def describe_updates(updates: int) -> str:
 
 def _ends_at_its_highest_level(curve: Curve) -> bool:
     """Return True for a curve that is meant to stay at its final level, such as a warmup."""
-    _, highest = value_range(curve, 0, curve.total_steps)
+    highest = max(max(segment.start, segment.end) for segment in curve.segments)
     return curve(curve.total_steps) == highest
-
-
-def value_range(curve: Curve, first: int, last: int) -> tuple[float, float]:
-    """Return the least and the largest multiplier between two steps, both included."""
-    first = min(first, curve.total_steps)
-    last = min(last, curve.total_steps)
-    # A curve is monotonic between the rows of its table. It may jump at a row, so the step before
-    # the row counts too.
-    begins = curve.table.begin.astype(np.int64)
-    steps = np.concatenate([begins, begins - 1, [first, last]])
-    values = curve(steps.clip(first, last))
-    return float(values.min()), float(values.max())

@@ -17,6 +17,7 @@ without hooks, are not counted.
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
 
@@ -33,7 +34,6 @@ from torch_bridge.advice.position_warnings import (
     is_past_end,
     start_message,
     stuck_message,
-    value_range,
 )
 from torch_bridge.optimizer_traits import updates_made
 
@@ -156,8 +156,7 @@ def _would_change(curves: Sequence[Curve], step: int, last: int) -> bool:
     """Return True if a step for each update would have changed a value, before the curve's end."""
     if not step <= last <= max(curve.total_steps for curve in curves):
         return False
-    ranges = [value_range(curve, step, last) for curve in curves]
-    return any(high > low for low, high in ranges)
+    return any(np.ptp(curve(range(step, last + 1))) for curve in curves)
 
 
 def _load_message(scheduler: Any) -> str:

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve
 from torch_bridge.groups.optimizers import groups_of
-from torch_bridge.groups.options import LEARNING_RATE, GroupOption, as_number, check_length
+from torch_bridge.groups.options import GroupOption, as_number, check_length
 from torch_bridge.optimizer_traits import updates_made
 
 
@@ -47,14 +47,6 @@ def curves_of_groups_with(
     if not followed:
         raise ValueError(f"curve has only None: no parameter group has {option}")
     return followed
-
-
-def peaks_of(optimizer: Optimizer) -> list[float]:
-    """Return each group's peak in float32; warn of factors that only other schedulers read."""
-    groups = groups_of(optimizer)
-    peaks = [LEARNING_RATE.base_of(index, group) for index, group in enumerate(groups)]
-    LEARNING_RATE.warn_of_scales(groups)
-    return peaks
 
 
 def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str = "") -> None:

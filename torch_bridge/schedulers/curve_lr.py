@@ -12,7 +12,7 @@ from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock
 from plateau_jax.clocks.position import start_position
 from plateau_jax.curves.curve import AnyCurve
-from plateau_jax.runs.comparison import ResumeWording
+from plateau_jax.runs.comparison import StateOwner
 from torch_bridge.groups.options import LEARNING_RATE
 from torch_bridge.optimizer_traits import has_two_steps
 from torch_bridge.schedulers.group_scheduler import GroupScheduler
@@ -98,7 +98,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
     0.00015
     """
 
-    _owner = ResumeWording(
+    _owner = StateOwner(
         override="pass strict=False to load_state_dict, or to lambda_lr if a trainer loads",
         change_peak="scheduler.set_peak",
         counter="last_epoch",

@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.position import start_position
 from plateau_jax.curves.curve import AnyCurve
-from plateau_jax.runs.comparison import ResumeWording
+from plateau_jax.runs.comparison import StateOwner
 from torch_bridge.groups.options import GroupOption
 from torch_bridge.schedulers.group_scheduler import GroupScheduler
 from torch_bridge.schedulers.scheduler_state import FOLLOWER, state_of_kind
@@ -65,7 +65,7 @@ class follow(GroupScheduler):
     0.25
     """
 
-    _owner = ResumeWording(
+    _owner = StateOwner(
         peak="base",
         change_peak="follower.set_base_value",
         counter="last_epoch",

@@ -30,7 +30,7 @@ from plateau_jax.clocks.position import (
 )
 from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.curves.several_curves import as_curves
-from plateau_jax.runs.comparison import ResumeWording, one_if_equal
+from plateau_jax.runs.comparison import StateOwner, one_if_equal
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.runs.values_ahead import ValuesAhead
@@ -57,8 +57,8 @@ from torch_bridge.schedulers.update_hook import call_before_updates
 class GroupScheduler(LRScheduler):
     """The base class of `lambda_lr` and `follow`."""
 
-    _owner: ClassVar[ResumeWording]
-    """The words of the messages about a state."""
+    _owner: ClassVar[StateOwner]
+    """The scheduler, for `resume`."""
 
     base_lrs: list[Any]
     """The base of each group, in float32. Programs may change it."""

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from string import Template
 from textwrap import TextWrapper
 
+import numpy as np
+
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve
-from plateau_jax.numerics import float32_bits
 from plateau_jax.shapes.known_shapes import equation_of
 from plateau_jax.table.exact_segments import ExactSegment, with_stops
 from plateau_jax.tools.export.rows import ExportedRow, exported_rows, hexadecimal, steps_of_pieces
@@ -105,12 +106,10 @@ def python_source(curve: Curve, peak: float | None) -> str:
         peak = float(peak)
     rows = exported_rows(curve._python_table)
     steps = steps_of_pieces(rows)
-    multipliers: list[float] = curve.learning_rate(steps, 1.0).tolist()
-    lrs: list[float] = curve.learning_rate(steps, CHECKED_PEAK).tolist()
+    multipliers_and_lrs = [curve.learning_rate(steps, peak) for peak in (1.0, CHECKED_PEAK)]
     check_value = 0
-    for pair in zip(multipliers, lrs, strict=True):
-        for number in pair:
-            check_value = (65537 * check_value + float32_bits(number)) % (2**61 - 1)
+    for bits in np.stack(multipliers_and_lrs, axis=1).view(np.uint32).ravel().tolist():
+        check_value = (65537 * check_value + bits) % (2**61 - 1)
     return _FILE.substitute(
         version=VERSION,
         curve="\n".join(_wrapped(json.dumps(curve.to_dict()))),

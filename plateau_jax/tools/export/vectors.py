@@ -8,8 +8,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from plateau_jax.curves.curve import Curve
-from plateau_jax.numerics import float32_bits
 from plateau_jax.table.evaluation import PYTHON, evaluate
 from plateau_jax.tools.export.rows import ExportedRow, exported_rows, hexadecimal, steps_of_pieces
 from plateau_jax.version import VERSION
@@ -65,8 +66,13 @@ def _vectors(curve: Curve, rows: Sequence[ExportedRow], peak: float) -> Iterator
         yield {
             "step": step,
             "value": hexadecimal(evaluate(_UNROUNDED, curve._python_table, max(step, 0))),
-            "bits": float32_bits(multiplier),
+            "bits": _bits(multiplier),
             "multiplier": multiplier,
-            "learning_rate_bits": float32_bits(lr),
+            "learning_rate_bits": _bits(lr),
             "learning_rate": lr,
         }
+
+
+def _bits(number: float) -> int:
+    """Return the bits of a float32, as an integer without a sign."""
+    return np.float32(number).view(np.uint32).item()

@@ -82,7 +82,7 @@ UNTIL_FLAT = RuleSpec(
 
 
 @pytest.mark.parametrize("patience", [0, 2**31])
-@wrong(ValueError, "patience = {patience} must lie in 1 … 2**31 - 1")
+@wrong(ValueError, "patience = {patience} must lie in 1 … 2147483647")
 def test_patience_out_of_range(patience):
     HoldUntilFlat(patience, limit=9)
 

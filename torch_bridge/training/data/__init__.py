@@ -1,4 +1,5 @@
 """Data for a training loop.
 
-`loader` and `resumable_loader` (resumes in the middle of an epoch), `prefetching` (to the device).
+`loader` and `resumable_loader` (resumes in the middle of an epoch), `prefetching` (to the device),
+`update_count` (of a run).
 """

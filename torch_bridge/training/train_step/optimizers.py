@@ -13,6 +13,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.several_curves import as_curves
 from torch_bridge.groups.curves_and_peaks import curves_of
 from torch_bridge.groups.optimizers import all_parameters, groups_of, inner_optimizer
+from torch_bridge.groups.options import LEARNING_RATE
 from torch_bridge.optimizer_traits import has_two_steps
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
@@ -222,3 +223,11 @@ def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any)
     for item, entry in zip(optimizers, entries, strict=True):
         curves += curves_of(groups_of(item), entry)
     return curves
+
+
+def peaks_of(optimizer: Optimizer) -> list[float]:
+    """Return each group's peak in float32; warn of factors that only other schedulers read."""
+    groups = groups_of(optimizer)
+    peaks = [LEARNING_RATE.base_of(index, group) for index, group in enumerate(groups)]
+    LEARNING_RATE.warn_of_scales(groups)
+    return peaks

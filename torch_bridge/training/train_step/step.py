@@ -13,7 +13,7 @@ from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import MAX_CONSUMED, AnyClock, check_clock
 from plateau_jax.curves.curve import AnyCurve
 from plateau_jax.runs.comparison import one_if_equal
-from torch_bridge.groups.curves_and_peaks import check_peaks_are_known, peaks_of
+from torch_bridge.groups.curves_and_peaks import check_peaks_are_known
 from torch_bridge.groups.optimizers import all_parameters
 from torch_bridge.groups.options import bases_per_group
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
@@ -35,6 +35,7 @@ from torch_bridge.training.train_step.optimizers import (
     device_of,
     lightning_counter,
     nested_optimizers,
+    peaks_of,
 )
 from torch_bridge.training.train_step.precision import Precision, PrecisionName
 from torch_bridge.training.train_step.result import StepResult, read_and_raise_if_nonfinite

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import MAX_CONSUMED
 from plateau_jax.clocks.position import Position, dump_position
-from plateau_jax.runs.comparison import ResumeWording
+from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.saved_states.formats import Format, check_bool, reading_state_of
@@ -107,7 +107,7 @@ TRAIN_STEP = Format(
     },
 )
 
-_OWNER = ResumeWording(
+_OWNER = StateOwner(
     override="pass strict=False to load_state_dict, or to TrainStep if Checkpoints loads",
     change_peak="train_step.set_peak",
     counter="applied",
