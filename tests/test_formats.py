@@ -201,7 +201,7 @@ def test_rule_of_a_different_version():
 )
 def test_clock_of_a_different_version_differs(clock):
     record = resume_record(CURVE, 0.5, DataClock(8, count=4))
-    with pytest.raises(ValueError, match=r"it was saved with clock=.*, now DataClock"):
+    with pytest.raises(ValueError, match=r"it was saved with clock.*, now "):
         check_resume(record | {"clock": clock}, record, 3)
 
 
