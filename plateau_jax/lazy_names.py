@@ -27,14 +27,9 @@ def attach(
         extra: The extra that installs the packages that its names may need.
         needs: For some modules, the package without which their names are left out of `__all__`.
     """
-    modules: dict[str, str] = {}
-    for module, names_of_module in public_names.items():
-        modules.update(dict.fromkeys(names_of_module, module))
+    modules = {name: module for module, names in public_names.items() for name in names}
     # Without JAX, `from plateau_jax import *` must not fail on the names that need it.
-    left_out: set[str] = set()
-    for module, needed in (needs or {}).items():
-        if _is_missing(needed):
-            left_out.add(module)
+    left_out = {module for module, needed in (needs or {}).items() if _is_missing(needed)}
     names = sorted(name for name, module in modules.items() if module not in left_out)
 
     def import_name(name: str) -> Any:

@@ -51,7 +51,7 @@ def percent_of(whole: int, percentage: Decimal) -> int:
 
 
 @cache
-def exact_numbers() -> Any:
+def mpmath_context() -> Any:
     """Return mpmath's functions and numbers, in 352 bits, some 105 digits."""
     # Imported here, because it adds a fifth to the time of `import plateau_jax`.
     from mpmath import MPContext  # pyright: ignore[reportMissingTypeStubs]  (it has none)
@@ -65,7 +65,7 @@ def exact_numbers() -> Any:
 def exact_number(number: Fraction | Level) -> Any:
     """Return a rational or a level as a number of mpmath."""
     numerator, denominator = number.as_integer_ratio()
-    return exact_numbers().mpf(numerator) / denominator
+    return mpmath_context().mpf(numerator) / denominator
 
 
 def to_level(number: Any) -> Level:
@@ -86,7 +86,7 @@ def nearest_power(number: Fraction, exponent: Fraction) -> float:
     power = exact_number(number) ** exact_number(exponent)
     # First without its last bits: otherwise a wrong one would decide how a result halfway between
     # two float64 is rounded.
-    return float(exact_numbers().mpf(power, prec=_RELIABLE_BITS))
+    return float(mpmath_context().mpf(power, prec=_RELIABLE_BITS))
 
 
 def nearest_float32(level: Level) -> float:

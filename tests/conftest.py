@@ -142,13 +142,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="module")
-def frozen() -> None:
-    """For a module whose tests collect garbage many times: only their own objects are searched."""
-    gc.collect()
-    gc.freeze()
-
-
-@pytest.fixture(scope="module")
 def short_windows() -> Iterator[None]:
     """Schedulers compute 64 steps ahead, not thousands: less work, and more borders to cross."""
     with patch.object(import_module("plateau_jax.runs.values_ahead"), "CHUNK", 64):

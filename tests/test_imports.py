@@ -117,14 +117,12 @@ def test_curves_without_tools():
 def test_curves():
     """Names that need JAX are not among the public ones."""
     from plateau_jax import Curve, HoldBelow, PlateauCurve, StagedCurve, stack
-    from plateau_jax.clocks import decision
 
     assert PlateauCurve(9)(0) == 1.0
     assert len(stack([StagedCurve([(3,)])]).begin) == 1
     assert "<svg" in PlateauCurve(10)._repr_html_()
     rule = HoldBelow(0.5, 3)
     assert rule.value == 0.5
-    decision.initial_state(rule)
     staged = {"kind": "staged", "stages": [[9, 1.0]]}
     longer = {"kind": "then", "curve": staged, "other": PlateauCurve(9)}
     cooled = Curve.from_dict({"kind": "cooldown", "curve": longer, "at": 9, "steps": 1})

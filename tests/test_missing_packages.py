@@ -89,8 +89,8 @@ def schedule_without_a_file_of_this_package():
 
 
 @without(
-    "torch_bridge.schedulers.curve_lr",
-    "import of torch_bridge.schedulers.curve_lr halted; None in sys.modules",
+    "torch_bridge.schedulers.lambda_lr",
+    "import of torch_bridge.schedulers.lambda_lr halted; None in sys.modules",
 )
 def scheduler_without_a_file_of_this_package():
     return look_up("torch_bridge", "lambda_lr")

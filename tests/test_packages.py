@@ -14,7 +14,7 @@ from packaging.version import Version
 
 import plateau_jax
 import torch_bridge
-from plateau_jax.clocks.known_rules import RULES
+from plateau_jax.clocks.rules import RULES
 
 ROOT = Path(__file__).parents[1]
 

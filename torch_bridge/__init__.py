@@ -39,11 +39,12 @@ _PUBLIC_NAMES = {
         "PlateauCurve",
         "StagedCurve",
     ],
-    "torch_bridge.schedulers.curve_lr": ["lambda_lr"],
-    "torch_bridge.schedulers.follower": ["follow"],
+    "torch_bridge.schedulers.lambda_lr": ["lambda_lr"],
+    "torch_bridge.schedulers.follow": ["follow"],
     "torch_bridge.training.checkpointing.checkpoints": ["Checkpoints"],
     "torch_bridge.training.data.loader": ["make_loader"],
     "torch_bridge.training.data.prefetching": ["prefetch"],
+    "torch_bridge.training.data.update_count": ["count_updates"],
     "torch_bridge.training.device_clocks.table": ["multiplier", "tensors"],
     "torch_bridge.training.distributed.activation_checkpointing": ["checkpoint_activations"],
     "torch_bridge.training.distributed.distribution": ["distribute"],
@@ -52,7 +53,6 @@ _PUBLIC_NAMES = {
     "torch_bridge.training.loop.metric_log": ["MetricLog"],
     "torch_bridge.training.loop.profiling": ["profile"],
     "torch_bridge.training.train_step.step": ["TrainStep"],
-    "torch_bridge.training.data.update_count": ["count_updates"],
 }
 
 __all__, __getattr__, __dir__ = _attach(__name__, _PUBLIC_NAMES, "torch")

@@ -9,8 +9,8 @@ from plateau_jax import (
     PlateauCurve as PlateauCurve,
     StagedCurve as StagedCurve,
 )
-from torch_bridge.schedulers.curve_lr import lambda_lr as lambda_lr
-from torch_bridge.schedulers.follower import follow as follow
+from torch_bridge.schedulers.follow import follow as follow
+from torch_bridge.schedulers.lambda_lr import lambda_lr as lambda_lr
 from torch_bridge.training.checkpointing.checkpoints import Checkpoints as Checkpoints
 from torch_bridge.training.data.loader import make_loader as make_loader
 from torch_bridge.training.data.prefetching import prefetch as prefetch

@@ -182,11 +182,9 @@ def parse_number(text: str) -> int | float | str:
     return int(number)
 
 
-def in_range(
-    path: Path | str, value: Any, least: int, most: int, requirement: str = "be an integer"
-) -> int:
+def in_range(path: Path | str, value: Any, least: int, most: int) -> int:
     """Return the value as a Python int in `least` … `most`."""
-    value = integer(path, value, requirement)
+    value = integer(path, value)
     if not least <= value <= most:
         raise ValueError(must(path, value, f"lie in {least} … {most}"))
     return value
@@ -351,7 +349,7 @@ def has_integers(array: Any) -> bool:
     return array.dtype.name.removeprefix("u").startswith("int")
 
 
-def steps(step: Any, name: str = "step") -> np.ndarray:
+def steps(step: Any) -> np.ndarray:
     """Return integers of any size as int32, clamped to 0 … 2³¹ - 1."""
     if is_jax_array(step) or hasattr(step, "__jax_array__"):
         raise TypeError(
@@ -366,9 +364,9 @@ def steps(step: Any, name: str = "step") -> np.ndarray:
         array = np.asarray(step, object)
     if not has_integers(array):
         try:
-            clamped = [min(max(integer(name, item), 0), MAX_STEP) for item in array.flat]
+            clamped = [min(max(integer("step", item), 0), MAX_STEP) for item in array.flat]
         except TypeError:
-            message = f"{name} must be an integer or an array of integers, not {short_repr(step)}"
+            message = f"step must be an integer or an array of integers, not {short_repr(step)}"
             raise TypeError(message) from None
         return np.array(clamped, np.int32).reshape(array.shape)
     if array.dtype != np.uint64:

@@ -1,8 +1,8 @@
 """Clocks, which move a run along its curve, and hold rules.
 
-`hold_rule` (what a hold rule defines), `rules` (each with all that there is to know about it),
-`known_rules` (the list), `decision` (of all rules of a run, for NumPy, JAX and torch), `clock` (the
-argument `clock`, checked once for both packages), `position` (where a run is, and what moves it).
+`hold_rule` (what a hold rule defines), `rules` (each with all that there is to know about it, and
+the list), `decision` (of all rules of a run, for NumPy, JAX and torch), `clock` (the argument
+`clock`, checked once for both packages), `position` (where a run is, and what moves it).
 
 To add a hold rule:
 
@@ -11,7 +11,7 @@ To add a hold rule:
    next state, and True if the rule holds the curve. It may use only operators and `xp.where`, and
    keeps the dtype of a field: `xp.where(condition, 1, state.field)`. It reads one number per
    update, the metric that the program passes.
-2. Add the class to `Rule` in `known_rules`.
+2. Add the class to `Rule`.
 3. Write its spec in `tests/clocks/rules/`, and add the spec to the list in
    `tests/clocks/rules/specs.py`. `test_below` is the nearest model, and `test_until_flat` for a
    rule that holds only plateaus.

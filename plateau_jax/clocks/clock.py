@@ -7,7 +7,7 @@ from typing import Any, cast
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Count
 from plateau_jax.clocks.hold_rule import HoldRule
-from plateau_jax.clocks.known_rules import RULES, Rule
+from plateau_jax.clocks.rules import RULES, Rule
 from plateau_jax.curves.curve import Curve
 from plateau_jax.saved_states.formats import arguments_of
 from plateau_jax.saved_states.storable import storable
@@ -90,11 +90,6 @@ class CheckedClock:
     """Samples or tokens per update, unless the update passes a different number."""
     rules: tuple[Rule, ...] = ()
     """Rules that may hold the curve at its step; () with a unit."""
-
-    @property
-    def counts_are_known(self) -> bool:
-        """True if the number of updates says how much they consumed."""
-        return self.unit is None or self.count is not None
 
     def to_plain(self) -> dict[str, Any] | list[dict[str, Any]] | None:
         """Return the clock as the plain JSON values in a record."""

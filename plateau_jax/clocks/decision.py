@@ -4,7 +4,7 @@ The state of a rule is a NamedTuple of int32 and float32 scalars, the integers f
 starts with
 
     rules = check_clock(clock, [curve]).rules
-    states = tuple(map(initial_state, rules))
+    states = tuple(rule._initial_state() for rule in rules)
 
 and calls after every applied update
 
@@ -30,11 +30,6 @@ HOST = SimpleNamespace(where=_choose)
 """The namespace for NumPy scalars and Python numbers; several times faster than `numpy` on them."""
 
 
-def initial_state(rule: HoldRule) -> Any:
-    """Return the rule's state before the first update, in NumPy scalars."""
-    return rule._initial_state()
-
-
 def decide(
     xp: Any, rules: Sequence[HoldRule], states: Sequence[Any], flat: Any, metric: Any
 ) -> tuple[tuple[Any, ...], Any]:
@@ -57,7 +52,7 @@ def decide(
     >>> import numpy as np
     >>> from plateau_jax import HoldBelow
     >>> rule = HoldBelow(0.5, 2)
-    >>> states, step = (initial_state(rule),), 0
+    >>> states, step = (rule._initial_state(),), 0
     >>> for metric in (0.9, 0.4, 0.3, 0.2):
     ...     states, held = decide(HOST, (rule,), states, False, np.float32(metric))
     ...     step += not held

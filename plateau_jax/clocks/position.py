@@ -16,8 +16,8 @@ import numpy as np
 
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock, check_consumed
-from plateau_jax.clocks.decision import HOST, decide, initial_state
-from plateau_jax.clocks.known_rules import Rule
+from plateau_jax.clocks.decision import HOST, decide
+from plateau_jax.clocks.rules import Rule
 from plateau_jax.saved_states.formats import check_entries
 
 
@@ -71,7 +71,7 @@ def advance(
 
 def start_position(clock: CheckedClock, updates: int = 0, step: int = 0) -> Position:
     """Return the position of a run that begins at a step, with fresh rules."""
-    return Position(updates, step, 0, tuple(map(initial_state, clock.rules)))
+    return Position(updates, step, 0, tuple(rule._initial_state() for rule in clock.rules))
 
 
 def position_after(clock: CheckedClock, updates: int, argument: str, alternative: str) -> Position:
@@ -207,7 +207,7 @@ def read_position(
 
 
 def _read_rule_state(saved: Any, rule: Rule) -> Any:
-    initial = initial_state(rule)
+    initial = rule._initial_state()
     check_entries("hold", saved, initial._fields)
     values: dict[str, Any] = {}
     for name, first in initial._asdict().items():

@@ -221,3 +221,10 @@ class HoldBelow(HoldRule):
         is_holding = (falls_below | (state.held > 0)) & (state.held < self.steps)
         held = xp.where(is_holding, state.held + 1, state.held)
         return BelowState(held, reading.filled, reading.total), is_holding
+
+
+Rule = HoldUntilFlat | HoldBelow
+"""Every rule."""
+
+RULES: dict[str, type[HoldRule]] = {rule._kind: rule for rule in get_args(Rule)}
+"""Every rule by its kind."""

@@ -41,6 +41,8 @@ class _Difference(NamedTuple):
     continues: str
     """How the run continues if the difference is accepted."""
     remedy: str = ""
+    is_warning: bool = False
+    """True if the run may resume all the same."""
 
 
 def compare_runs(
@@ -63,8 +65,7 @@ def compare_runs(
     """
     warnings: list[str] = []
     for item in _differences(saved, now, step, owner, is_step_used=is_step_used):
-        is_warning = item.aspect == owner.peak and owner.change_peak
-        if strict and not is_warning:
+        if strict and not item.is_warning:
             remedies = f"resume with the old {item.aspect}, or {owner.override}"
             if item.remedy:
                 remedies = f"{item.remedy}; otherwise {remedies}"
@@ -136,7 +137,8 @@ def _compare_peaks(
                     f"The run continues with {before}; to change it, call {change} after the load"
                 )
             problem = f"{group} was saved with {before}, now {peak}"
-            yield _Difference(owner.peak, problem, continues)
+            is_warning = bool(owner.change_peak)
+            yield _Difference(owner.peak, problem, continues, is_warning=is_warning)
             return
 
 
@@ -196,7 +198,9 @@ def _differing_arguments(saved: Any, current: Any, path: Path = ()) -> Iterator[
     if saved == current:
         return
     if isinstance(saved, dict) and isinstance(current, dict):
-        names: list[str] = list({**cast("dict[str, Any]", saved), **current})
+        names: list[str] = list(
+            {**cast("dict[str, Any]", saved), **cast("dict[str, Any]", current)}
+        )
         if saved.get("kind") != current.get("kind"):
             names = ["kind"]
         for name in names:

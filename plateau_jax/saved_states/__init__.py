@@ -13,6 +13,6 @@ To add an entry to a state:
 3. Test a run that resumes from a state with the entry, and run `python -m support.surface` in
    `tests/`.
 
-The states of `scale_by_curve` and of hold rules never gain a field, because orbax, flax and pickles
+Do not add a field to the states of `scale_by_curve` and of hold rules: orbax, flax and pickles
 restore a named tuple only into one with the same fields.
 """

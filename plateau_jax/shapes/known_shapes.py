@@ -10,7 +10,7 @@ from sys import intern
 from typing import Any
 
 from plateau_jax.arguments.checks import Message, Path, must
-from plateau_jax.numerics import Level, exact_number, exact_numbers, to_level
+from plateau_jax.numerics import Level, exact_number, mpmath_context, to_level
 from plateau_jax.shapes import series
 from plateau_jax.shapes.series import Around
 
@@ -36,7 +36,7 @@ class Shape:
 
     def around(self, start: Level, end: Level, length: int) -> Around:
         """Return the level of a segment as a function of a piece, as in `series`."""
-        mp = exact_numbers()
+        mp = mpmath_context()
         return self.function(mp, exact_number(start), exact_number(end), length, self.power)
 
 

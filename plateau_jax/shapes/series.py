@@ -17,32 +17,26 @@ from typing import Any, NamedTuple
 from plateau_jax.numerics import BITS, fixed
 
 
-class Series(NamedTuple):
-    """The terms in u⁰, u¹, … of a function, for u in [-1/2, 1/2].
+class Expansion(NamedTuple):
+    """The level at a place u of a piece, for u in [-1/2, 1/2]: a constant and a series in u.
 
     The terms of even order are multiplied by `even`, those of odd order by `odd`.
     """
 
+    constant: Any
     ratio: int
     """r, in units of 2^-BITS."""
     even: Any
     odd: Any
     power: Fraction | None = None
-    """P, for (1 + r·u)^P; None for e^(r·u), or for a wave."""
+    """P, for the series of (1 + r·u)^P; None for that of e^(r·u), or of a wave."""
     is_wave: bool = False
-    """True for cos(r·u) + sin(r·u)."""
-
-
-class Expansion(NamedTuple):
-    """The level at a place u of a piece: a constant and the sum of some series."""
-
-    constant: Any
-    series: list[Series]
+    """True for the series of cos(r·u) + sin(r·u)."""
 
     @property
     def middle(self) -> Any:
         """The level in the middle of the piece."""
-        return self.constant + sum(series.even for series in self.series)
+        return self.constant + self.even
 
 
 Around = Callable[[int, int], Expansion]
@@ -57,7 +51,7 @@ def from_start(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Around:
     def around(middle: int, width: int) -> Expansion:
         change = scale * mp.mpf(middle) ** exponent
         ratio = (width << (BITS + 1)) // max(middle, 1)  # at the start itself, the width is 0
-        return Expansion(a, [Series(ratio, change, change, power)])
+        return Expansion(a, ratio, change, change, power)
 
     return around
 
@@ -76,8 +70,8 @@ def cosine(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Around:
         cos, sin = mp.cos_sin(half_step * middle)
         amplitude = (a - b) / 2
         ratio = fixed(half_step * 2 * width)
-        wave = Series(ratio, amplitude * cos, -amplitude * sin, is_wave=True)
-        return Expansion((a + b) / 2, [wave])
+        even, odd = amplitude * cos, -amplitude * sin
+        return Expansion((a + b) / 2, ratio, even, odd, is_wave=True)
 
     return around
 
@@ -88,7 +82,7 @@ def exponential(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Around:
 
     def around(middle: int, width: int) -> Expansion:
         level = a * mp.exp(half_step * middle)
-        return Expansion(mp.zero, [Series(fixed(half_step * 2 * width), level, level)])
+        return Expansion(mp.zero, fixed(half_step * 2 * width), level, level)
 
     return around
 
@@ -102,6 +96,6 @@ def inverse_power(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Arou
     def around(middle: int, width: int) -> Expansion:
         t = first + half_step * middle
         level = t**exponent
-        return Expansion(mp.zero, [Series(fixed(half_step * 2 * width / t), level, level, -power)])
+        return Expansion(mp.zero, fixed(half_step * 2 * width / t), level, level, -power)
 
     return around

@@ -55,10 +55,6 @@ class Table(NamedTuple):
     low: Any
     """The lowest 31 bits of the coefficients, of the same shape."""
 
-    def map(self, change: Callable[[Any], Any]) -> "Table":
-        """Apply a function to each array."""
-        return Table(*map(change, self))
-
 
 class WideTable(NamedTuple):
     """The same with whole coefficients: int64 arrays, or Python's integers."""

@@ -199,21 +199,18 @@ def level_at(around: Around, elapsed: int) -> float:
 def expand(expansion: Expansion, degree: int) -> tuple[list[int], int] | None:
     """Return a polynomial in u near an expansion, and the bound of its error for u in [-1/2, 1/2].
 
-    All in units of 2^-BITS. None if a series might not converge fast enough.
+    All in units of 2^-BITS. None if the series might not converge fast enough.
     """
+    polynomial = _polynomial(expansion.ratio, expansion.power, expansion.is_wave, degree)
+    if polynomial is None:
+        return None
+    coefficients, error = polynomial
     exact = [fixed(expansion.constant), *[0] * degree]
-    error = SLACK
-    for series in expansion.series:
-        polynomial = _polynomial(series.ratio, series.power, series.is_wave, degree)
-        if polynomial is None:
-            return None
-        coefficients, error_of_series = polynomial
-        amplitudes = fixed(series.even), fixed(series.odd)
-        for k, coefficient in enumerate(coefficients):
-            # Of (2u)^k, as a coefficient of u^k.
-            exact[k] += (amplitudes[k % 2] * coefficient) >> (BITS - k)
-        error += (error_of_series * max(map(abs, amplitudes))) >> BITS
-    return exact, error
+    amplitudes = fixed(expansion.even), fixed(expansion.odd)
+    for k, coefficient in enumerate(coefficients):
+        # Of (2u)^k, as a coefficient of u^k.
+        exact[k] += (amplitudes[k % 2] * coefficient) >> (BITS - k)
+    return exact, SLACK + ((error * max(map(abs, amplitudes))) >> BITS)
 
 
 def round_coefficients(exact: Sequence[int], dropped: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from clocks.rules.specs import SAMPLES, SPECS
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
 from plateau_jax import HoldUntilFlat
-from plateau_jax.clocks.decision import decide, initial_state
+from plateau_jax.clocks.decision import decide
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ FACTOR = np.float32(0.37)
 
 
 def initial_state_of_lanes(rule):
-    state = initial_state(rule)
+    state = rule._initial_state()
     return type(state)(*(np.full(LANES, value) for value in state))
 
 

@@ -14,8 +14,8 @@ from support.examples import corners, examples
 from plateau_jax import DataClock, HoldUntilFlat
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import CLOCKS
-from plateau_jax.clocks.decision import HOST, decide, initial_state
-from plateau_jax.clocks.known_rules import RULES
+from plateau_jax.clocks.decision import HOST, decide
+from plateau_jax.clocks.rules import RULES
 
 data_clocks = st.builds(DataClock, corners(1, 2**62), count=st.none() | corners(1, 2**62 - 1))
 any_clock = st.one_of(any_rule, data_clocks)
@@ -55,7 +55,7 @@ def test_arguments_become_plain_numbers():
 def test_absolute_threshold_may_be_above_one():
     """A perplexity of 8 is 2 below one of 10, and does not improve it by 2.5."""
     rule = HoldUntilFlat(1, threshold=2.5, threshold_mode="abs", limit=9)
-    states = (initial_state(rule),)
+    states = (rule._initial_state(),)
     states, held = decide(HOST, (rule,), states, True, np.float32(10))
     assert held
     _, held = decide(HOST, (rule,), states, True, np.float32(7))
@@ -92,7 +92,7 @@ def curve_steps_by_product(xp, convert, used_rules, flat_starts, used_metrics):
     """
     states = []
     for rule in used_rules:
-        state = initial_state(rule)
+        state = rule._initial_state()
         states.append(type(state)(*map(convert, state)))
     states = tuple(states)
     curve_step = 0

@@ -11,6 +11,7 @@ from support.wrong import wrong
 from torch.torch_version import TorchVersion
 
 from plateau_jax import stack
+from plateau_jax.table.evaluation import Table
 from torch_bridge import multiplier, tensors
 
 STACKED = stack([CURVE, NESTED])
@@ -47,7 +48,7 @@ def test_stack_adds_leading_axis_of_curves(case, more_descriptions, longest, sha
     assert_equal_bits(multiplier(table, steps), expected)
     # An earlier torch has no vmap of a view as a different dtype.
     if TorchVersion(torch.__version__) >= "2.13":
-        first_axis = table.map(lambda _: 0)
+        first_axis = Table(*(0 for _ in table))
         over_curves = torch.func.vmap(multiplier, in_dims=(first_axis, None))
         assert_equal_bits(over_curves(table, steps), expected)
 

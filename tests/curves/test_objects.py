@@ -29,7 +29,7 @@ from plateau_jax import (
     PlateauCurve,
     StagedCurve,
 )
-from plateau_jax.clocks.known_rules import RULES
+from plateau_jax.clocks.rules import RULES
 
 # Routes: a curve, a clock or a plan is stored or written, and then is the same again.
 

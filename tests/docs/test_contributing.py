@@ -11,11 +11,11 @@ from support.docs.pages import ROOT
 
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 TESTS = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
-# In CONTRIBUTING, a path ends with a slash or an extension; `test_….py` stands for any name.
+# In CONTRIBUTING, a path ends with a slash or an extension.
 PATHS = {
-    *re.findall(r"`([\w.…]+/[\w./…]*(?:/|\.\w+))`", CONTRIBUTING),
+    *re.findall(r"`([\w.]+/[\w./]*(?:/|\.\w+))`", CONTRIBUTING),
     *re.findall(r"`([\w.]+/[\w./]*)`", TESTS),
-} - {"build/site/index.html"}
+}
 FOLDERS = [
     file.parent
     for package in ("plateau_jax", "torch_bridge")
@@ -36,7 +36,7 @@ PATHS_OF_RECIPES = set(
 
 @pytest.mark.parametrize("path", sorted(PATHS | PATHS_OF_RECIPES))
 def test_named_paths_exist(path):
-    pattern = path.rstrip("/").replace("…", "*").replace("NAME", "*")
+    pattern = path.rstrip("/").replace("NAME", "*")
     names = ("", "tests", "tests/support", "plateau_jax", "torch_bridge")
     found = []
     for name in names:

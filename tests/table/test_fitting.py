@@ -22,7 +22,7 @@ from support.numerics.shapes import FORMULAS, SAMPLES, formula_and_power
 from plateau_jax import PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.shapes.known_shapes import SHAPES, parse_shape
-from plateau_jax.shapes.series import Expansion, Series
+from plateau_jax.shapes.series import Expansion
 from plateau_jax.table import fitting
 from plateau_jax.table.evaluation import PYTHON, evaluate, in_python
 from plateau_jax.table.fitting import fit, round_coefficients, value_at
@@ -111,10 +111,10 @@ def test_series_needs_terms_that_fall_by_half(power, is_wave, limit):
     largest = int(limit * 2**BITS)
     for sign in (1, -1):
         one = precise.one
-        series = Series(sign * largest, one, one, power, is_wave)
-        assert fitting.expand(Expansion(precise.zero, [series]), 10) is not None
-        beyond = series._replace(ratio=sign * (largest + 1))
-        assert fitting.expand(Expansion(precise.zero, [beyond]), 10) is None
+        expansion = Expansion(precise.zero, sign * largest, one, one, power, is_wave)
+        assert fitting.expand(expansion, 10) is not None
+        beyond = expansion._replace(ratio=sign * (largest + 1))
+        assert fitting.expand(beyond, 10) is None
     for n in range(10, 200):
         quotient = limit / 2 / (n + 1)
         if power is not None:
@@ -125,24 +125,13 @@ def test_series_needs_terms_that_fall_by_half(power, is_wave, limit):
 @given(st.integers(0, 10))
 def test_short_powers_are_exact_at_any_width(power):
     assume(power)
-    series = Series(2 << BITS, precise.one, precise.one, Fraction(power))
-    expanded = fitting.expand(Expansion(precise.zero, [series]), 10)
+    expansion = Expansion(precise.zero, 2 << BITS, precise.one, precise.one, Fraction(power))
+    expanded = fitting.expand(expansion, 10)
     assert expanded is not None
     coefficients, error = expanded
     assert error == fitting.SLACK
     binomials = [precise.binomial(power, k) * 2**k for k in range(11)]
     assert [c / 2**BITS for c in coefficients] == binomials
-
-
-def test_errors_of_several_series_add_up():
-    series = Series(4 << BITS, precise.one, precise.one)
-    errors: list[int] = []
-    for count in (1, 2):
-        expanded = fitting.expand(Expansion(precise.zero, [series] * count), 10)
-        assert expanded is not None
-        errors.append(expanded[1] - fitting.SLACK)
-    assert errors[0] > 0
-    assert abs(errors[1] - 2 * errors[0]) <= 2
 
 
 # Step 2: integers.
@@ -179,7 +168,7 @@ def line(start, change):
         slope = precise.mpf(change * width) * unit
         level = (start + precise.mpf(change * middle) / 2) * unit
         ratio = int(slope * 2**BITS)
-        return Expansion(level - 1, [Series(ratio, precise.mpf(1), precise.mpf(1), Fraction(1))])
+        return Expansion(level - 1, ratio, precise.mpf(1), precise.mpf(1), Fraction(1))
 
     return around_middle
 

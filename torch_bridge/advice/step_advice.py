@@ -35,7 +35,7 @@ from torch_bridge.advice.position_warnings import (
     start_message,
     stuck_message,
 )
-from torch_bridge.optimizer_traits import updates_made
+from torch_bridge.groups.optimizers import updates_made
 
 _OFTEN = 57
 """Before this update, a check for too many steps."""
@@ -94,21 +94,21 @@ class StepAdvice:
 
     def _message(self, scheduler: Any, updates: int) -> str:
         """Return the warning that is due before an update, or ""."""
-        position = scheduler.position
+        position = scheduler._position
         if updates == 0 and position.updates == self._began.updates:
             return self._value_message
         if not self._counts_steps or position.updates < 0:
             return ""
         if updates == 1 and self._was_loaded and position.updates <= 1:
             return _load_message(scheduler)
-        if updates <= 1 or not any(scheduler.ahead.bases):
+        if updates <= 1 or not any(scheduler._members.ahead.bases):
             return ""
         if updates in (_OFTEN, _RARE):
             return self._steps_message(scheduler, updates)
         return self._end_message(scheduler)
 
     def _end_message(self, scheduler: Any) -> str:
-        curves, position = scheduler.ahead.curves, scheduler.position
+        curves, position = scheduler._members.ahead.curves, scheduler._position
         was_built_past_end = is_past_end(curves, self._began.step)
         if self._has_warned_of_end or was_built_past_end:
             return ""
@@ -116,7 +116,7 @@ class StepAdvice:
 
     def _steps_message(self, scheduler: Any, updates: int) -> str:
         """Return the warning about the number of steps in these updates, or ""."""
-        position, unit = scheduler.position, scheduler.unit
+        position, unit = scheduler._position, scheduler.unit
         begin = max(self._began.step, 0)
         steps = position.updates - self._began.updates
         moved = steps  # a hold rule may have held some
@@ -138,7 +138,7 @@ class StepAdvice:
             consumed = scheduler.consumed - begin * unit - self._began.rest
             return f"{seen}, and {stuck_message(position.step, unit, consumed)}"
         else:
-            curves = scheduler.ahead.curves
+            curves = scheduler._members.ahead.curves
             if 10 * steps > updates or not _would_change(curves, position.step, begin + updates):
                 return ""
             remedy = ", with total_steps = count_updates(loader, epochs)"
@@ -162,7 +162,7 @@ def _would_change(curves: Sequence[Curve], step: int, last: int) -> bool:
 def _load_message(scheduler: Any) -> str:
     """Return the warning about an optimizer that was loaded without its scheduler's state."""
     made = updates_made(scheduler.optimizer)
-    peak = one_if_equal([shortest_decimal(base) for base in scheduler.ahead.bases])
+    peak = one_if_equal([shortest_decimal(base) for base in scheduler._members.ahead.bases])
     advice = "load the scheduler's state, scheduler.load_state_dict(state)"
     seen = "the optimizer was loaded"
     if made is not None and made > 1:  # one was made since the scheduler was built

@@ -7,9 +7,8 @@ from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve
-from torch_bridge.groups.optimizers import groups_of
+from torch_bridge.groups.optimizers import groups_of, updates_made
 from torch_bridge.groups.options import GroupOption, as_number, check_length
-from torch_bridge.optimizer_traits import updates_made
 
 
 def curves_of(groups: Sequence[dict[str, Any]], curve: Curve | Sequence[Curve]) -> list[Curve]:

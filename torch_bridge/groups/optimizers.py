@@ -1,9 +1,9 @@
-"""The optimizers that a program passes, and their parameter groups."""
+"""The optimizers that a program passes: their groups, and the updates that their states show."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
@@ -52,3 +52,80 @@ def all_parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
     for group in all_groups(optimizers):
         parameters += group["params"]
     return parameters
+
+
+def has_two_steps(optimizer: object) -> bool:
+    """Return True for SAM and its relatives, which need two backward passes per update.
+
+    Programs call `first_step` and `second_step` instead of `step`, which needs a closure.
+    """
+    optimizer_class = type(optimizer)
+    names = ("first_step", "second_step")
+    return all(callable(getattr(optimizer_class, name, None)) for name in names)
+
+
+# The state of a parameter: its moments, and what they show of earlier updates.
+
+STEP_COUNT = "step"
+"""The entry with the number of updates, a number or a tensor of one element."""
+
+MOMENTUM = "momentum_buffer"
+"""The entry with the momentum of SGD, which counts no updates."""
+
+MOMENTS = ("exp_avg", "exp_avg_sq", "square_avg", "row_var", "col_var", "variance", "prev")
+"""Entries of torch's optimizers that stay zero until the first gradient that is not."""
+
+
+def updates_made(optimizer: Optimizer) -> int | None:
+    """Return the number of updates that an optimizer's state shows, the most of any parameter.
+
+    None if the state shows that there were updates, but not how many, as for SGD with momentum.
+    Steps on a device are read, which synchronizes with it: call this when something is built or
+    loaded, not per update.
+    """
+    states = [
+        cast("dict[str, Any]", entry)
+        for entry in getattr(optimizer, "state", {}).values()
+        if isinstance(entry, dict)
+    ]
+    most = 0
+    for state in states:
+        most = max(most, _steps_in(state))
+    # Values other than momentum prove nothing: some optimizers create theirs when they are built.
+    if most == 0 and any(_is_nonzero(state.get(MOMENTUM)) for state in states):
+        return None
+    return most
+
+
+def _steps_in(state: dict[str, Any]) -> int:
+    """Return the number of updates in a parameter's state; 0 if it has none."""
+    step = state.get(STEP_COUNT)
+    if isinstance(step, Tensor) and (step.is_meta or step.numel() != 1):
+        return 0
+    if isinstance(step, Tensor):
+        step = step.item()
+    if not isinstance(step, int | float):
+        return 0
+    # To create the states, torch's `get_optimizer_state_dict` steps once with gradients of zero.
+    if step == 1 and _has_seen_only_zeros(state):
+        return 0
+    return max(int(step), 0)
+
+
+def _has_seen_only_zeros(state: dict[str, Any]) -> bool:
+    """Return True if a parameter's state has moments, and all are zero."""
+    moments: list[Any] = [state[name] for name in MOMENTS if name in state]
+    for moment in moments:
+        # Quantized moments, as of torchao, have no sum.
+        if type(getattr(moment, "_local_tensor", moment)) is not Tensor or _is_nonzero(moment):
+            return False
+    return bool(moments)
+
+
+def _is_nonzero(moment: Any) -> bool:
+    """Return False for None and for zeros, with which a `TrainStep` starts fused SGD."""
+    if not isinstance(moment, Tensor) or moment.is_meta:
+        return moment is not None
+    # For a DTensor, this rank's shard: a sum over ranks would be a collective.
+    shard = getattr(moment, "_local_tensor", moment)
+    return bool(shard.abs().sum())  # `any` rejects sparse momentum

@@ -2,5 +2,5 @@
 
 `group_scheduler` (a curve for one option of the groups), `members` (groups that are added, removed
 and reordered), `update_hook` (a call before each update of the optimizer), `scheduler_state`
-(states, also those of torch), `curve_lr` (`lambda_lr`), `follower` (`follow`).
+(states, also those of torch), `lambda_lr` and `follow`.
 """

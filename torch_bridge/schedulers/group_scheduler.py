@@ -324,16 +324,6 @@ class GroupScheduler(LRScheduler):
         return self.lr_lambdas
 
     @property
-    def ahead(self) -> ValuesAhead:
-        """Has the curve and the base of each group, as the groups were met last."""
-        return self._members.ahead
-
-    @property
-    def position(self) -> Position:
-        """Where the scheduler is on its curves."""
-        return self._position
-
-    @property
     def last_epoch(self) -> int:
         """The number of steps so far; -1 while it waits for its turn in a `SequentialLR`."""
         return self._position.updates
@@ -385,7 +375,7 @@ class GroupScheduler(LRScheduler):
 
         A group that was added is not among them until the next update or step.
         """
-        return self.ahead.at(self.curve_step)[:]
+        return self._members.ahead.at(self.curve_step)[:]
 
     # Steps.
 
@@ -432,7 +422,7 @@ class GroupScheduler(LRScheduler):
     # States.
 
     def _written_state(self) -> dict[str, Any]:
-        ahead = self.ahead
+        ahead = self._members.ahead
         # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):
             ahead = self._current_members().ahead

@@ -9,7 +9,7 @@ from support.training.steps import through_file
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.optim import SGD, Adafactor, Adagrad, Adam, AdamW, NAdam, RMSprop
 
-from torch_bridge.optimizer_traits import updates_made
+from torch_bridge.groups.optimizers import updates_made
 
 FUSED_ADAMW = partial(AdamW, fused=True)
 

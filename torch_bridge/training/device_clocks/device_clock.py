@@ -11,8 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import MAX_CONSUMED, MAX_COUNT, CheckedClock
 from plateau_jax.clocks.decision import decide
-from plateau_jax.clocks.known_rules import Rule
 from plateau_jax.clocks.position import Position, position_after, start_position
+from plateau_jax.clocks.rules import Rule
 from plateau_jax.curves.curve import Curve
 from torch_bridge.training.device_clocks.learning_rates import LearningRates
 

@@ -85,7 +85,7 @@ def tensors(table: Table, device: Any = None) -> Table:
     tensor([0, 2, 4], dtype=torch.int32)
     """
     _check_table(table)
-    return table.map(lambda column: _copy_column(column, device))
+    return Table(*(_copy_column(column, device) for column in table))
 
 
 def _check_table(table: Any) -> None:

@@ -18,7 +18,7 @@ def profile(
 ) -> str:
     """Trace a few steady updates with `torch.profiler`.
 
-    Provisional: a minor release may change it.
+    Provisional: 1.0 will not promise it.
 
     The first eight updates are not traced, since they include compilation and capture. The trace of
     the next five is written to `directory/trace.json`, for Perfetto or chrome://tracing.

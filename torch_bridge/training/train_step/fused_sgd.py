@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from torch_bridge.optimizer_traits import MOMENTUM
+from torch_bridge.groups.optimizers import MOMENTUM
 
 
 def check(optimizer: Optimizer) -> None:

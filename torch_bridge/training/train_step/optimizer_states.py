@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from plateau_jax.arguments import checks
-from torch_bridge.optimizer_traits import STEP_COUNT
+from torch_bridge.groups.optimizers import STEP_COUNT
 from torch_bridge.training.distributed.dtensors import clone, placements_of, shard_like
 from torch_bridge.training.distributed.plain_names import without_wrappers
 from torch_bridge.training.train_step.optimizer_support import (

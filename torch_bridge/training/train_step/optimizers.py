@@ -12,9 +12,8 @@ from torch.optim import Optimizer
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.several_curves import as_curves
 from torch_bridge.groups.curves_and_peaks import curves_of
-from torch_bridge.groups.optimizers import all_parameters, groups_of, inner_optimizer
+from torch_bridge.groups.optimizers import all_parameters, groups_of, has_two_steps, inner_optimizer
 from torch_bridge.groups.options import LEARNING_RATE
-from torch_bridge.optimizer_traits import has_two_steps
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
 

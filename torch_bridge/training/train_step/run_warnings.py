@@ -12,8 +12,8 @@ from torch_bridge.advice.position_warnings import (
     stuck_message,
 )
 from torch_bridge.advice.value_advice import message_at_build
+from torch_bridge.groups.optimizers import updates_made
 from torch_bridge.groups.options import LEARNING_RATE
-from torch_bridge.optimizer_traits import updates_made
 from torch_bridge.training.device_clocks.device_clock import Counters, DeviceClock
 
 _STUCK_UPDATES = 20
@@ -89,7 +89,8 @@ class StartWarning:
 
     def _warn_of_start(self, seen: str, number: str) -> None:
         advice = "load the TrainStep's state, train_step.load_state_dict(state)"
-        if self._clock.checked.counts_are_known:
+        clock = self._clock.checked
+        if clock.unit is None or clock.count is not None:
             advice += f"; or build it with initial_updates={number}"
         peaks = [f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks)]
         advice += (

@@ -13,8 +13,8 @@ from plateau_jax.clocks.clock import AnyClock
 from plateau_jax.clocks.position import start_position
 from plateau_jax.curves.curve import AnyCurve
 from plateau_jax.runs.comparison import StateOwner
+from torch_bridge.groups.optimizers import has_two_steps
 from torch_bridge.groups.options import LEARNING_RATE
-from torch_bridge.optimizer_traits import has_two_steps
 from torch_bridge.schedulers.group_scheduler import GroupScheduler
 from torch_bridge.schedulers.scheduler_state import SCHEDULER, read_scheduler_state
 
