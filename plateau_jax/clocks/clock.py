@@ -90,6 +90,8 @@ class CheckedClock:
     """Samples or tokens per update, unless the update passes a different number."""
     rules: tuple[Rule, ...] = ()
     """Rules that may hold the curve at its step; () with a unit."""
+    flat_starts: frozenset[int] = frozenset()
+    """With rules, the first step of each plateau of the curve."""
 
     def to_plain(self) -> dict[str, Any] | list[dict[str, Any]] | None:
         """Return the clock as the plain JSON values in a record."""
@@ -115,7 +117,8 @@ def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
     elif clock is None:
         checked = CheckedClock()
     else:
-        checked = CheckedClock(rules=_check_rules(clock, curves))
+        rules = _check_rules(clock, curves)
+        checked = CheckedClock(rules=rules, flat_starts=frozenset(curves[0].flat_starts))
     for curve in curves:
         if curve.unit is not None and curve.unit != checked.unit:
             reason = "because the curve follows a batch plan in this unit"

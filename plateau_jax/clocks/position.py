@@ -93,9 +93,7 @@ def position_after(clock: CheckedClock, updates: int, argument: str, alternative
 # The host.
 
 
-def advance_on_host(
-    clock: CheckedClock, flat_starts: frozenset[int], position: Position, count: Any, metric: Any
-) -> Position:
+def advance_on_host(clock: CheckedClock, position: Position, count: Any, metric: Any) -> Position:
     """Check what a program passes for an update, and return the position after it."""
     # First, because `docs/speed.md` shows the time of such a step of a scheduler.
     if count is None and metric is None and clock.unit is None and not clock.rules:
@@ -117,7 +115,7 @@ def advance_on_host(
         return advance(HOST, clock, position, count=count)
     metric = _metric_number(metric)
     with np.errstate(all="ignore"):
-        flat = position.step in flat_starts
+        flat = position.step in clock.flat_starts
         return advance(HOST, clock, position, metric=metric, flat=flat)
 
 

@@ -65,7 +65,6 @@ class CurveScheduler:
     ) -> None:
         self._curve = as_curve("curve", curve)
         self._clock = check_clock(clock, [self._curve])
-        self._flat_starts = frozenset(self._curve.flat_starts)
         peak = float(checks.peak("peak_value", peak_value))
         self._values = ValuesAhead([self._curve], [peak])
         self._position = start_position(self._clock)
@@ -106,9 +105,7 @@ class CurveScheduler:
             TypeError, ValueError: An argument is wrong or missing, or belongs to a different clock.
                 Nothing was changed.
         """
-        self._position = advance_on_host(
-            self._clock, self._flat_starts, self._position, count, metric
-        )
+        self._position = advance_on_host(self._clock, self._position, count, metric)
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain JSON values.

@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler as torchs
 from torch.optim.swa_utils import SWALR
 
 from plateau_jax import DataClock, PlateauCurve
-from torch_bridge import lambda_lr
+from torch_bridge import follow, lambda_lr
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The epoch parameter"),  # which SequentialLR passes
@@ -159,4 +159,18 @@ def test_clock_inside_torchs_schedulers(compose, begin, end, counts, saved_at, o
             check()
         optimizer.step()
         scheduler.count = counts[update]
+        stepped.step()
+
+
+def test_followers_take_turns():
+    """The second one writes its own option when its turn comes."""
+    optimizer = optimizer_with([0.5], weight_decay=0.25)
+    constant(optimizer, 1.0)  # torch's class needs an `initial_lr`
+    followers = [follow(optimizer, "weight_decay", CURVE) for _ in range(2)]
+    stepped = torchs.SequentialLR(optimizer, followers, [3])
+    for update in range(9):
+        assert lrs_of(optimizer) == [0.5]
+        (group,) = optimizer.param_groups
+        assert group["weight_decay"] == 0.25 * CURVE(update if update < 3 else update - 3)
+        optimizer.step()
         stepped.step()

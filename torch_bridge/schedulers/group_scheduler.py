@@ -23,7 +23,6 @@ from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock, check_clock
 from plateau_jax.clocks.position import (
     Position,
-    advance_on_host,
     dump_position,
     position_after,
     start_position,
@@ -100,9 +99,6 @@ class GroupScheduler(LRScheduler):
         if self._curve is not None:
             distinct = [self._curve]
         self._clock = check_clock(clock, distinct)
-        self._flat_starts = frozenset[int]()
-        if self._clock.rules:
-            self._flat_starts = frozenset(distinct[0].flat_starts)
         self._position = self._first_position(last_epoch)
         self._position_of_update: Position | None = None
         """Where the scheduler was at the last update, to notice that nobody steps it any more."""
@@ -209,10 +205,10 @@ class GroupScheduler(LRScheduler):
             return
         present = self._current_members()
         new = self._members.new_among(present.groups)
-        writes = bool(new) and self._is_in_charge()
+        writes = bool(new) and self.last_epoch >= 0 and self._is_in_charge()
         # Warnings first, since they may be errors.
         if self._advice is not None:
-            if writes and warns:
+            if warns:
                 self._warn_of_values(present)
             if self._has_loaded_other_values(present.groups):
                 self._advice.note_load()
@@ -310,9 +306,8 @@ class GroupScheduler(LRScheduler):
         if self.last_epoch < 0:
             # It waits for its turn: the base has to be kept before the scheduler in charge, perhaps
             # one of torch's, changes the value.
-            for index, group in zip(self._indices(), groups, strict=True):
-                with suppress(TypeError, ValueError):  # raised by the next step
-                    group.setdefault(option.base_key, option.base_of(index, group))
+            with suppress(TypeError, ValueError):  # raised by the next step
+                self._sync_groups(warns=False)
         elif self._position is not self._position_of_update and self._is_in_charge():
             self._sync_groups()
 
@@ -379,15 +374,20 @@ class GroupScheduler(LRScheduler):
 
     # Steps.
 
-    def _position_after(self, count: Any, metric: Any) -> Position:
-        """Return the position after one more update."""
+    # Called by the constructors of torch's `LRScheduler` and `SequentialLR`.
+    def _initial_step(self) -> None:
         before = self._position
-        is_initial = self._step_count == 0 or before.updates < 0
-        if is_initial and count is None and metric is None:
-            # Torch's constructors step a scheduler before the first update.
-            step = before.step + (self._clock.unit is None)
-            return before._replace(updates=before.updates + 1, step=step)
-        return advance_on_host(self._clock, self._flat_starts, before, count, metric)
+        step = before.step + (self._clock.unit is None)
+        self._move_to(before._replace(updates=before.updates + 1, step=step))
+        self._step_count = 1
+
+    # Torch's `SequentialLR` calls this instead of `step` when this scheduler's turn comes.
+    def _update_lr(self, epoch: int | None = None) -> None:
+        number = self.last_epoch + 1
+        if epoch is not None:
+            number = epoch
+        self._move_to(start_position(self._clock, number, number))
+        self._restart_advice()
 
     def _move_to(self, position: Position) -> None:
         """Write the values of a position into the groups."""

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock
-from plateau_jax.clocks.position import start_position
+from plateau_jax.clocks.position import advance_on_host, start_position
 from plateau_jax.curves.curve import AnyCurve
 from plateau_jax.runs.comparison import StateOwner
 from torch_bridge.groups.optimizers import has_two_steps
@@ -157,7 +157,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
             number = self._checked_epoch(epoch)
         if count is None:
             count = self.count
-        position = self._position_after(count, metric)
+        position = advance_on_host(self._clock, self._position, count, metric)
         if number is not None:
             position = start_position(self._clock, number, number)
         if self._step_count == 1:
@@ -174,13 +174,8 @@ class lambda_lr(GroupScheduler, LambdaLR):
             self._restart_advice()
 
     def _update_lr(self, epoch: int | None = None) -> None:
-        # Torch's `SequentialLR` calls this instead of `step` when this scheduler's turn comes.
-        number = self.last_epoch + 1
-        if epoch is not None:
-            number = epoch
-        self._move_to(start_position(self._clock, number, number))
+        super()._update_lr(epoch)
         self.count = None  # another scheduler's turn consumed it
-        self._restart_advice()
 
     def _checked_epoch(self, epoch: Any) -> int:
         if self.unit is not None:
