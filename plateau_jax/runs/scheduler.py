@@ -11,7 +11,7 @@ from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
-from plateau_jax.runs.values_ahead import ValuesAhead
+from plateau_jax.runs.group_values import GroupValues
 from plateau_jax.saved_states.formats import Format, reading_state_of
 
 
@@ -66,7 +66,7 @@ class CurveScheduler:
         self._curve = as_curve("curve", curve)
         self._clock = check_clock(clock, [self._curve])
         peak = float(checks.peak("peak_value", peak_value))
-        self._values = ValuesAhead([self._curve], [peak])
+        self._values = GroupValues([self._curve], [peak])
         self._position = start_position(self._clock)
 
     @property

@@ -12,7 +12,7 @@ from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, SequentialLR
 
 from plateau_jax import PlateauCurve
-from plateau_jax.runs.values_ahead import ValuesAhead
+from plateau_jax.runs.group_values import GroupValues
 from torch_bridge import follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -127,7 +127,7 @@ def test_removed_groups_are_freed():
 
 def test_values_ahead_stay_few():
     """As many steps as at first, or a distant step alone."""
-    values = ValuesAhead([PlateauCurve(10**9)], [0.1])
+    values = GroupValues([PlateauCurve(10**9)], [0.1])
     assert values.at(0)
     steps_ahead = len(values.rows)
     for step in range(20_000):

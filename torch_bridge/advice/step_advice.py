@@ -101,14 +101,14 @@ class StepAdvice:
             return ""
         if updates == 1 and self._was_loaded and position.updates <= 1:
             return _load_message(scheduler)
-        if updates <= 1 or not any(scheduler._members.ahead.bases):
+        if updates <= 1 or not any(scheduler._members.values.bases):
             return ""
         if updates in (_OFTEN, _RARE):
             return self._steps_message(scheduler, updates)
         return self._end_message(scheduler)
 
     def _end_message(self, scheduler: Any) -> str:
-        curves, position = scheduler._members.ahead.curves, scheduler._position
+        curves, position = scheduler._members.values.curves, scheduler._position
         was_built_past_end = is_past_end(curves, self._began.step)
         if self._has_warned_of_end or was_built_past_end:
             return ""
@@ -138,7 +138,7 @@ class StepAdvice:
             consumed = scheduler.consumed - begin * unit - self._began.rest
             return f"{seen}, and {stuck_message(position.step, unit, consumed)}"
         else:
-            curves = scheduler._members.ahead.curves
+            curves = scheduler._members.values.curves
             if 10 * steps > updates or not _would_change(curves, position.step, begin + updates):
                 return ""
             remedy = ", with total_steps = count_updates(loader, epochs)"
@@ -162,7 +162,7 @@ def _would_change(curves: Sequence[Curve], step: int, last: int) -> bool:
 def _load_message(scheduler: Any) -> str:
     """Return the warning about an optimizer that was loaded without its scheduler's state."""
     made = updates_made(scheduler.optimizer)
-    peak = one_if_equal([shortest_decimal(base) for base in scheduler._members.ahead.bases])
+    peak = one_if_equal([shortest_decimal(base) for base in scheduler._members.values.bases])
     advice = "load the scheduler's state, scheduler.load_state_dict(state)"
     seen = "the optimizer was loaded"
     if made is not None and made > 1:  # one was made since the scheduler was built

@@ -32,7 +32,7 @@ from plateau_jax.curves.several_curves import as_curves
 from plateau_jax.runs.comparison import StateOwner, one_if_equal
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
-from plateau_jax.runs.values_ahead import ValuesAhead
+from plateau_jax.runs.group_values import GroupValues
 from plateau_jax.saved_states.formats import check_bool, reading_state_of
 from torch_bridge.advice.step_advice import StepAdvice, seems_loaded
 from torch_bridge.advice.value_advice import message_at_build, value_message
@@ -117,8 +117,8 @@ class GroupScheduler(LRScheduler):
         was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
         self._advice: StepAdvice | None = None
         self._last_lr: list[Any] = []
-        self._members = Members([], ValuesAhead([], []))
-        self._set_members(Members([*followed], ValuesAhead(curves, bases)), writes=False)
+        self._members = Members([], GroupValues([], []))
+        self._set_members(Members([*followed], GroupValues(curves, bases)), writes=False)
         if option.name == "lr" and _has_plain_step(optimizer):
             LRScheduler.__init__(self, optimizer, last_epoch)
         else:  # torch would mistake the function for a method of the class
@@ -199,9 +199,9 @@ class GroupScheduler(LRScheduler):
             TypeError, ValueError: A new group has no base or curve, or a list is wrong. Nothing was
                 changed.
         """
-        ahead = self._members.ahead
+        values = self._members.values
         are_same = self._members.same_groups(self._followed())
-        if are_same and self.base_lrs == ahead.bases and self.lr_lambdas == ahead.curves:
+        if are_same and self.base_lrs == values.bases and self.lr_lambdas == values.curves:
             return
         present = self._current_members()
         new = self._members.new_among(present.groups)
@@ -218,9 +218,9 @@ class GroupScheduler(LRScheduler):
     def _set_members(self, members: Members, *, writes: bool) -> None:
         """Follow these groups from now on; if `writes`, write the values into the new ones."""
         option = self._option
-        ahead = members.ahead
-        last: list[Any] = ahead.at(self.curve_step)[:]
-        for index, (group, base) in enumerate(zip(members.groups, ahead.bases, strict=True)):
+        values = members.values
+        last: list[Any] = values.at(self.curve_step)[:]
+        for index, (group, base) in enumerate(zip(members.groups, values.bases, strict=True)):
             place = self._members.place_of(group)
             if place is None or group is not self._members.groups[place]:
                 option.separate_tensor(group)
@@ -236,12 +236,12 @@ class GroupScheduler(LRScheduler):
                 last[index] = as_number(option.read(group))
         if self._written.get(option.base_key) is self._last_lr:
             self._written[option.base_key] = last
-        self.base_lrs, self.lr_lambdas = [*ahead.bases], [*ahead.curves]
+        self.base_lrs, self.lr_lambdas = [*values.bases], [*values.curves]
         self._members, self._last_lr = members, last
 
     def _warn_of_values(self, present: Members) -> None:
         """Warn of a new group with a value that will be overwritten."""
-        curves, bases = present.ahead.curves, present.ahead.bases
+        curves, bases = present.values.curves, present.values.bases
         for group, curve, base in zip(present.groups, curves, bases, strict=True):
             if self._members.place_of(group) is None:
                 message = value_message(
@@ -257,7 +257,7 @@ class GroupScheduler(LRScheduler):
             place = self._members.place_of(group)
             if place is None or group is self._members.groups[place]:
                 continue
-            base, last = self._members.ahead.bases[place], self._last_lr[place]
+            base, last = self._members.values.bases[place], self._last_lr[place]
             if option.base_key not in group:  # saved before a scheduler was built
                 last = base
             saved_base = as_number(group.get(option.base_key, base))
@@ -370,7 +370,7 @@ class GroupScheduler(LRScheduler):
 
         A group that was added is not among them until the next update or step.
         """
-        return self._members.ahead.at(self.curve_step)[:]
+        return self._members.values.at(self.curve_step)[:]
 
     # Steps.
 
@@ -422,14 +422,14 @@ class GroupScheduler(LRScheduler):
     # States.
 
     def _written_state(self) -> dict[str, Any]:
-        ahead = self._members.ahead
+        values = self._members.values
         # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):
-            ahead = self._current_members().ahead
+            values = self._current_members().values
         return {
             "last_epoch": self.last_epoch,
             **dump_position(self._clock, self._position),
-            "records": dump_records(ahead.curves, ahead.bases, self._clock),
+            "records": dump_records(values.curves, values.bases, self._clock),
             "peak_was_set": self._is_base_set,
             "in_charge": self.last_epoch >= 0 and self._is_in_charge(),
         }
@@ -455,7 +455,7 @@ class GroupScheduler(LRScheduler):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):
                 check_bool(name, state[name])
-            now = records_of(present.ahead.curves, present.ahead.bases, self._clock)
+            now = records_of(present.values.curves, present.values.bases, self._clock)
             # A rollback to before `set_peak`.
             is_rollback = self._is_base_set and self.last_epoch > 0
             for index, group in enumerate(present.groups):

@@ -9,7 +9,7 @@ from operator import is_
 from typing import Any, NamedTuple
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.runs.values_ahead import ValuesAhead
+from plateau_jax.runs.group_values import GroupValues
 from torch_bridge.groups.options import GroupOption, bases_per_group
 
 
@@ -17,8 +17,8 @@ class Members(NamedTuple):
     """Groups, and the curve and the base of each."""
 
     groups: list[dict[str, Any]]
-    ahead: ValuesAhead
-    """Has the curves and the bases."""
+    values: GroupValues
+    """The curve and the base of each."""
 
     def same_groups(self, groups: Sequence[dict[str, Any]]) -> bool:
         """Return True if these are the same groups in the same order."""
@@ -68,8 +68,8 @@ class Members(NamedTuple):
         for index, group in zip(indices, groups, strict=True):
             place = self.place_of(group)
             if place is not None:
-                curves.append(self.ahead.curves[place])
-                bases.append(self.ahead.bases[place])
+                curves.append(self.values.curves[place])
+                bases.append(self.values.bases[place])
                 continue
             if curve is None:
                 raise ValueError(
@@ -78,12 +78,12 @@ class Members(NamedTuple):
                 )
             curves.append(curve)
             bases.append(option.base_of(index, group))
-        if list(lr_lambdas) not in (self.ahead.curves, curves):
+        if list(lr_lambdas) not in (self.values.curves, curves):
             raise TypeError(
                 "the curves of a scheduler can't be changed: build a scheduler with the new curve, "
                 "and call new.load_state_dict(old.state_dict()). StagedCurve.through(points) makes "
                 "a curve of any multipliers. Torch's LambdaLR follows any function of the step"
             )
-        if list(base_lrs) != self.ahead.bases:
+        if list(base_lrs) != self.values.bases:
             bases = bases_per_group("base_lrs", base_lrs, len(groups))
-        return Members([*groups], ValuesAhead(curves, bases))
+        return Members([*groups], GroupValues(curves, bases))

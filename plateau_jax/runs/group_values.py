@@ -13,12 +13,12 @@ _NEAR = 50
 """Evaluating a single step takes about as long as this many steps at once."""
 
 
-class ValuesAhead:
-    """The values of all groups for the steps ahead.
+class GroupValues:
+    """The curve and the base of each group, and their values at the steps ahead.
 
         value = float32(float32(base) · curve(step))
 
-    They are computed for `CHUNK` steps at once. A step far ahead of these is computed alone: a
+    Values are computed for `CHUNK` steps at once. A step far ahead of these is computed alone: a
     clock that counts samples leaps, and would use few of the steps in between.
     """
 
@@ -54,4 +54,4 @@ class ValuesAhead:
         self.first = first
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ValuesAhead, (self.curves, self.bases)  # without the values
+        return GroupValues, (self.curves, self.bases)  # without the values
