@@ -9,9 +9,9 @@ from plateau_jax.clocks.clock import AnyClock, check_clock
 from plateau_jax.clocks.position import advance_on_host, dump_position, start_position
 from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.runs.comparison import StateOwner
+from plateau_jax.runs.group_values import GroupValues
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
-from plateau_jax.runs.group_values import GroupValues
 from plateau_jax.saved_states.formats import Format, reading_state_of
 
 

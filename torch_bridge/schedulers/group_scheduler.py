@@ -21,18 +21,13 @@ from torch.optim.lr_scheduler import LRScheduler
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock, check_clock
-from plateau_jax.clocks.position import (
-    Position,
-    dump_position,
-    position_after,
-    start_position,
-)
+from plateau_jax.clocks.position import Position, dump_position, position_after, start_position
 from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.curves.several_curves import as_curves
 from plateau_jax.runs.comparison import StateOwner, one_if_equal
+from plateau_jax.runs.group_values import GroupValues
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
-from plateau_jax.runs.group_values import GroupValues
 from plateau_jax.saved_states.formats import check_bool, reading_state_of
 from torch_bridge.advice.step_advice import StepAdvice, seems_loaded
 from torch_bridge.advice.value_advice import message_at_build, value_message
