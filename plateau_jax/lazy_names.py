@@ -28,7 +28,8 @@ def attach(
         needs: For some modules, the package without which their names are left out of `__all__`.
     """
     modules = {name: module for module, names in public_names.items() for name in names}
-    # Without JAX, `from plateau_jax import *` must not fail on the names that need it.
+    # Without JAX, `help(plateau_jax)` and `from plateau_jax import *` must not fail on names that
+    # need it.
     left_out = {module for module, needed in (needs or {}).items() if _is_missing(needed)}
     names = sorted(name for name, module in modules.items() if module not in left_out)
 

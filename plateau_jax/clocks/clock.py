@@ -158,6 +158,6 @@ def check_consumed(consumed: int) -> int:
     """Return the samples or tokens that a run consumed; raise a ValueError if they are too many."""
     if consumed > MAX_CONSUMED:
         raise ValueError(
-            f"the run would have consumed {consumed} samples or tokens, more than 2**62"
+            f"the run would have consumed {consumed} samples or tokens, more than {MAX_CONSUMED}"
         )
     return consumed

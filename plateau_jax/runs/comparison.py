@@ -208,6 +208,9 @@ def _differing_arguments(saved: Any, current: Any, path: Path = ()) -> Iterator[
     elif isinstance(saved, list) and isinstance(current, list):
         pairs = zip_longest(cast("list[Any]", saved), cast("list[Any]", current))
         for index, (before, now) in enumerate(pairs):  # None after the end of the shorter list
+            if before != now and isinstance(before, dict):
+                yield from _differing_arguments(before, now, (*path, index))
+                return
             if before != now:
                 yield _show_change((*path, index), before, now)
                 return

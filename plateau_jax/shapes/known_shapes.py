@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache
-from sys import intern
 from typing import Any
 
 from plateau_jax.arguments.checks import Message, Path, must
@@ -100,8 +99,7 @@ def _split_formula(text: str, names: Collection[str]) -> tuple[str, str]:
 def canonical_shape(path: Path | str, value: Any, names: Collection[str]) -> str:
     """Check a shape, and return one spelling for all equal shapes.
 
-    "1-x^0.50" becomes "1-x^0.5", which is "1-sqrt"; "1-x^1" and "(1-x)^1" are "linear". Equal
-    strings are one object, so that the pickles of a curve and its copy have the same length.
+    "1-x^0.50" becomes "1-x^0.5", which is "1-sqrt"; "1-x^1" and "(1-x)^1" are "linear".
 
     Args:
         path: The argument, for errors.
@@ -110,11 +108,11 @@ def canonical_shape(path: Path | str, value: Any, names: Collection[str]) -> str
     """
     if isinstance(value, str):
         if value in names and SHAPES[value].powers is None:
-            return intern(SHAPES[value].name)
+            return SHAPES[value].name
         formula, text = _split_formula(value, names)
         if formula:
             power = _parse_power(path, value, SHAPES[formula], text)
-            return intern(_spell_formula(formula, power))
+            return _spell_formula(formula, power)
     known = ", ".join(map(repr, names))
     must_be = f"be one of {known}, with a decimal for P, such as '1-x^2'"
     raise ValueError(must(path, value, must_be))

@@ -1,7 +1,7 @@
-"""Curves from text: files in JSON or YAML, the command line, and the fields of the design page.
+"""Curves from files in JSON or YAML, from the command line, and from the fields of the design page.
 
 `Curve.from_dict` expects numbers where a curve has numbers. On a command line and in the fields of
-a page every value is text, and YAML reads 1e-4 as text.
+a page, every value is text.
 """
 
 import json
@@ -36,13 +36,13 @@ def curve_from_options(options: Mapping[str, Any]) -> Curve:
 def read_curve_file(name: str, content: bytes) -> Curve:
     """Build the curve that a file describes, in YAML if its name says so, else in JSON."""
     if Path(name).suffix.lower() not in (".yaml", ".yml"):
-        return curve_from_text(json.loads(content))
+        return Curve.from_dict(json.loads(content))
     try:
         import yaml  # an optional dependency
     except ModuleNotFoundError:
         raise ValueError("to read YAML, pip install pyyaml") from None
     try:
-        return curve_from_text(yaml.safe_load(content))
+        return Curve.from_dict(yaml.safe_load(content))
     except yaml.YAMLError as error:
         raise ValueError(f"this is not YAML: {checks.short_text(str(error))}") from None
 

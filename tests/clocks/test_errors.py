@@ -87,7 +87,7 @@ def test_negative_count(counted):
     counted.step(count=-1)
 
 
-@wrong(ValueError, "would have consumed ", "2**62")
+@wrong(ValueError, "would have consumed ", str(2**62))
 def test_sum_of_counts_beyond_its_limit(counted):
     counted.step(count=2**62 - counted.consumed + 1)
 

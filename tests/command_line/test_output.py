@@ -121,10 +121,10 @@ def test_curve_may_come_from_standard_input(printed_by, monkeypatch):
 
 CURVE_IN_YAML = """\
 kind: plateau
-total_steps: 10k  # PyYAML reads 1e-3 as text
+total_steps: 10k
 warmup_steps: 2%
-plateaus: [[0, 40], [50, 1e1]]
-min_lr_ratio: 1e-3
+plateaus: [[0, 40], [50, 10]]
+min_lr_ratio: 0.001
 """
 
 

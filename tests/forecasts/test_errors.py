@@ -173,6 +173,14 @@ def test_no_row_with_a_step_and_a_loss():
     read_rows(rows_of(step=[1, ""], loss=["", 1]))
 
 
+def test_steps_with_separators_of_thousands(tmp_path):
+    """They are not the steps 1, 2 and 3."""
+    log = tmp_path / "log.txt"
+    log.write_text("step 1,000: loss 3.2\nstep 2,000: loss 3.1\nstep 3,000: loss 3.0\n")
+    with pytest.raises(ValueError, match="no usual column for step"):
+        LossRun.read(log, CURVE, PEAK)
+
+
 # Columns: the error names the argument that helps.
 
 

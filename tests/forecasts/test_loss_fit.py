@@ -1,7 +1,7 @@
 """The fitted law and its forecasts equal those of an oracle; comparisons and plots show them."""
 
 import pickle
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -150,6 +150,11 @@ def test_run_copies_its_arrays():
     with pytest.raises(FrozenInstanceError):
         run.peak_value = 1
     assert "steps=10…1000" in repr(run)
+
+
+def test_copy_of_a_fit_forecasts_the_same():
+    copied = replace(FIT, noise=FIT.noise)
+    assert copied.predict(CURVE) == FIT.predict(CURVE)
 
 
 def test_losses_keep_the_order_and_shape_of_steps():

@@ -12,7 +12,7 @@ from support.training.steps import through_file
 from torch.optim import lr_scheduler as torchs
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import DataClock, PlateauCurve
+from plateau_jax import DataClock, HoldBelow, PlateauCurve
 from torch_bridge import follow, lambda_lr
 
 pytestmark = [
@@ -120,7 +120,11 @@ def load(parts, states, *, in_order):
 
 @pytest.mark.parametrize(
     ("compose", "begin", "end"),
-    [(curve_first, 0, 19), (curve_second, 20, 41), (chained_alone, 0, 41)],
+    [
+        (curve_first, 0, 19),
+        (curve_second, 20, 41),
+        (chained_alone, 0, 41),
+    ],
 )
 @examples(20)
 @given(
@@ -160,6 +164,18 @@ def test_clock_inside_torchs_schedulers(compose, begin, end, counts, saved_at, o
         optimizer.step()
         scheduler.count = counts[update]
         stepped.step()
+
+
+@pytest.mark.filterwarnings("ignore:Detected call")  # torch's constructor makes it
+@pytest.mark.parametrize(
+    "clock", [DataClock(4, count=4), DataClock(4), HoldBelow(-1.0, 1)], ids=str
+)
+def test_chain_in_a_sequence_begins_at_the_first_step(clock):
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE, clock=clock)
+    sequence(optimizer, torchs.ChainedScheduler([scheduler]), constant(optimizer))
+    assert scheduler.curve_step == 0
+    assert lrs_of(optimizer) == [0.5 * CURVE(0)]
 
 
 def test_followers_take_turns():

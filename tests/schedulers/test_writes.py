@@ -167,15 +167,6 @@ def test_copied_base_besides_a_different_value_warns(run):
     assert run.values() == on_line(UPDATES + 3, 0.5, 0.25, 0.5)
 
 
-def test_copied_base_warns_after_a_value_was_written_too(run):
-    """Then the groups no longer have what the scheduler wrote."""
-    run.groups[0][run.key] *= 0.5
-    add_copy_of_a_group(run, 0.0078125)
-    with pytest.warns(CurveWarning, match=rf"\[2\] has {run.key} = 0\.0078125"):
-        run.train(1)
-    assert run.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.5)
-
-
 def test_copied_base_is_deleted(run):
     group = add_copy_of_a_group(run, 0.0078125)
     del group[f"initial_{run.key}"]

@@ -44,6 +44,14 @@ def test_run_past_an_end_at_zero(name):
     check_save_warns_once(step, 30, 1, "has total_steps = 20, .*so no weight changes")
 
 
+def test_run_past_its_end_goes_back_in_silence():
+    step = make_step(curve=END)
+    state = step.state_dict()
+    train(step, batches(31))
+    step.load_state_dict(state)
+    assert step.state_dict()["applied"] == 0
+
+
 @pytest.mark.parametrize(
     ("unit", "count", "consumed"), [(1000, len, 40), (1, zero, 0), (1, zero_on_device, 0)]
 )

@@ -118,7 +118,7 @@ class GroupOption(NamedTuple):
         """Warn if a group has a factor for this option, which this library does not apply."""
         for key in _SCALES.get(self.name, ()):
             factors = [group.get(key, 1) for group in groups]
-            scaled = [number for number in factors if type(number) in (int, float) and number != 1]
+            scaled = [item for item in factors if isinstance(item, int | float) and item != 1]
             if scaled:
                 # This line is also right for a group that had a scheduler before. It does not work
                 # in place, because several groups may have the same tensor.

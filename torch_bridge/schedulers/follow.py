@@ -6,7 +6,7 @@ from typing import Any, cast
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
-from plateau_jax.clocks.position import advance_on_host, start_position
+from plateau_jax.clocks.position import start_position
 from plateau_jax.curves.curve import AnyCurve
 from plateau_jax.runs.comparison import StateOwner
 from torch_bridge.groups.options import GroupOption
@@ -103,13 +103,13 @@ class follow(GroupScheduler):
         if curve_step is not None:
             number = checks.at_least("curve_step", curve_step, 0)
             position = start_position(self._clock, number, number)
-        elif self.unit is not None:
+        elif self.unit is not None and self._step_count > 0:
             raise TypeError(
                 f"the curve counts samples or tokens, in units of {self.unit}: pass the step of a "
                 "scheduler with the same clock, step(scheduler.curve_step)"
             )
         else:
-            position = advance_on_host(self._clock, self._position, None, None)
+            position = self._position_after(None, None)
         self._move_to(position)
         self._step_count += 1
 

@@ -21,7 +21,13 @@ from torch.optim.lr_scheduler import LRScheduler
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock, check_clock
-from plateau_jax.clocks.position import Position, dump_position, position_after, start_position
+from plateau_jax.clocks.position import (
+    Position,
+    advance_on_host,
+    dump_position,
+    position_after,
+    start_position,
+)
 from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.curves.several_curves import as_curves
 from plateau_jax.runs.comparison import StateOwner, one_if_equal
@@ -200,10 +206,10 @@ class GroupScheduler(LRScheduler):
             return
         present = self._current_members()
         new = self._members.new_among(present.groups)
-        writes = bool(new) and self.last_epoch >= 0 and self._is_in_charge()
+        writes = bool(new) and self._is_in_charge()
         # Warnings first, since they may be errors.
         if self._advice is not None:
-            if warns:
+            if writes and warns:
                 self._warn_of_values(present)
             if self._has_loaded_other_values(present.groups):
                 self._advice.note_load()
@@ -301,8 +307,9 @@ class GroupScheduler(LRScheduler):
         if self.last_epoch < 0:
             # It waits for its turn: the base has to be kept before the scheduler in charge, perhaps
             # one of torch's, changes the value.
-            with suppress(TypeError, ValueError):  # raised by the next step
-                self._sync_groups(warns=False)
+            for index, group in zip(self._indices(), groups, strict=True):
+                with suppress(TypeError, ValueError):  # raised by the next step
+                    group.setdefault(option.base_key, option.base_of(index, group))
         elif self._position is not self._position_of_update and self._is_in_charge():
             self._sync_groups()
 
@@ -369,12 +376,15 @@ class GroupScheduler(LRScheduler):
 
     # Steps.
 
-    # Called by the constructors of torch's `LRScheduler` and `SequentialLR`.
-    def _initial_step(self) -> None:
+    def _position_after(self, count: Any, metric: Any) -> Position:
+        """Return the position after one more update."""
         before = self._position
-        step = before.step + (self._clock.unit is None)
-        self._move_to(before._replace(updates=before.updates + 1, step=step))
-        self._step_count = 1
+        is_initial = self._step_count == 0 or before.updates < 0
+        if is_initial and count is None and metric is None:
+            # Torch's constructors step a scheduler before the first update.
+            step = before.step + (self._clock.unit is None)
+            return before._replace(updates=before.updates + 1, step=step)
+        return advance_on_host(self._clock, before, count, metric)
 
     # Torch's `SequentialLR` calls this instead of `step` when this scheduler's turn comes.
     def _update_lr(self, epoch: int | None = None) -> None:

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock
-from plateau_jax.clocks.position import advance_on_host, start_position
+from plateau_jax.clocks.position import start_position
 from plateau_jax.curves.curve import AnyCurve
 from plateau_jax.runs.comparison import StateOwner
 from torch_bridge.groups.optimizers import has_two_steps
@@ -157,7 +157,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
             number = self._checked_epoch(epoch)
         if count is None:
             count = self.count
-        position = advance_on_host(self._clock, self._position, count, metric)
+        position = self._position_after(count, metric)
         if number is not None:
             position = start_position(self._clock, number, number)
         if self._step_count == 1:

@@ -76,16 +76,15 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
     """
     fitted = fit_unnamed_runs(_checked_runs(runs))
     law = fitted.law
-    fit = LossFit(
+    return LossFit(
         floor=law.floor,
         scale=law.scale,
         exponent=law.alpha,
         noise=law.noise,
         residual_sd=fitted.residual_sd,
         runs=fitted.runs,
+        _fitted=fitted,
     )
-    vars(fit).update(_fitted=fitted)
-    return fit
 
 
 def _checked_runs(runs: Any) -> list[LossRun]:
@@ -126,7 +125,7 @@ class LossFit:
     noise: float
     residual_sd: float
     runs: tuple[LossRun, ...]
-    _fitted: FittedLaw = field(repr=False, init=False)
+    _fitted: FittedLaw = field(repr=False)
 
     def predict(self, curve: AnyCurve, peak_value: float | None = None) -> LossForecast:
         """Forecast the loss after the last step of a curve.

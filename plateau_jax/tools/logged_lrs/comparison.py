@@ -33,9 +33,9 @@ class LogComparison:
         logged, expected: The learning rate there in the log, and that of the curve; None if all are
             on the curve.
         faults: Each fault that explains every learning rate of the log, with at most eight ranges
-            of its number; empty if all are on the curve up to its end, or if no known fault
-            explains them. A fault is a named tuple of `name`, `text`, and `least` and `most`, the
-            limits of its number.
+            of its number; empty if no known fault does, or if all are on the curve and the log does
+            not continue past its end. A fault is a named tuple of `name`, `text`, and `least` and
+            `most`, the limits of its number.
         not_logged: A text that names the steps of the curve before the first row and after the
             last; "" if there are none.
     """

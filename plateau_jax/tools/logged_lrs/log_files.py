@@ -18,7 +18,7 @@ from plateau_jax.arguments.curve_warning import warn
 # before them.
 _NAMED_NUMBER = re.compile(
     r"(?P<name>[A-Za-z_][\w/.()-]*(?: [\w()]+)*?)\s*[:=]?\s*\[?\s*"
-    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)])"
+    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)]|,\d{3}\b)"
 )
 _STEP = r"\b(global_)?(step|iter|iteration|update|num_updates)s?\b"
 _NAME_OF_STEP = re.compile(_STEP, re.IGNORECASE)

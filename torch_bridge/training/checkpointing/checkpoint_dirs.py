@@ -64,12 +64,15 @@ class CheckpointDir:
     path: Path
     manifest: Manifest | None
     """None if it is damaged."""
-    save_index: float
-    """Infinite if the manifest is not read, since the checkpoint could be the newest."""
     damage: str = ""
     """The fault of a damaged manifest, or an empty string."""
     is_of_different_version: bool = False
     """True if the damage is that a different version saved it."""
+
+    @property
+    def save_index(self) -> float:
+        """Infinite if the manifest is damaged, since the checkpoint could be the newest."""
+        return inf if self.manifest is None else self.manifest["save_index"]
 
     @property
     def undamaged_manifest(self) -> Manifest:
@@ -111,7 +114,7 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     """Return the checkpoint of this step, from its manifest."""
 
     def damaged(damage: str) -> CheckpointDir:
-        return CheckpointDir(step, path, None, inf, damage=f"{MANIFEST} {damage}")
+        return CheckpointDir(step, path, None, damage=f"{MANIFEST} {damage}")
 
     try:
         content = (path / MANIFEST).read_bytes()
@@ -128,11 +131,11 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
         manifest = _FORMAT.read(MANIFEST, entries)
     except (KeyError, TypeError, ValueError) as error:
         if is_of_different_version(error):
-            return CheckpointDir(step, path, None, inf, str(error), is_of_different_version=True)
+            return CheckpointDir(step, path, None, str(error), is_of_different_version=True)
         return damaged(f"is malformed: {error!r}")
     if manifest["step"] != step:
         return damaged(f"is that of checkpoint {manifest['step']}")
-    return CheckpointDir(step, path, manifest, manifest["save_index"])
+    return CheckpointDir(step, path, manifest)
 
 
 def check_run_directory(directory: Path) -> None:
@@ -165,9 +168,7 @@ def commit(
     """
     directory = path.parent
     save_indices = [
-        int(checkpoint.save_index)
-        for checkpoint in list_with_damaged(directory)
-        if checkpoint.save_index < inf
+        checkpoint.undamaged_manifest["save_index"] for checkpoint in list_complete(directory)
     ]
     manifest = _FORMAT.write(
         step=step,

@@ -347,7 +347,8 @@ def files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[Checkpoi
     for checkpoint in checkpoints:
         # Also a file that does not belong to it: `SavedCheckpoint` would read it too.
         present = file_format.list_files(checkpoint.path)
-        all_names = sorted({*present, *checkpoint.undamaged_manifest["files"]})
+        names = {*present, *checkpoint.undamaged_manifest["files"]}
+        all_names = sorted(names, key=lambda name: (len(name), name))  # rank 2 before rank 10
         files.extend(
             (checkpoint, name) for name in all_names[processes.rank() :: processes.world_size()]
         )

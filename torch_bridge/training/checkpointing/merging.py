@@ -17,7 +17,7 @@ from torch_bridge.training.checkpointing.loading import (
     read_tensors,
 )
 from torch_bridge.training.checkpointing.stored_values import TENSOR, Stored
-from torch_bridge.training.distributed.dtensors import local_shard, memory_key
+from torch_bridge.training.distributed.dtensors import local_shard
 from torch_bridge.training.distributed.plain_names import plain_state
 
 _SUM_TOLERANCE = 1e-6  # float32 weights that should add up to 1 are off by less
@@ -72,13 +72,9 @@ def merge_states(
     targets = Targets(part, model)
 
     state: Any = copy.copy(last.structure)  # keeps torch's `_metadata`
-    # Of tied tensors only the last is averaged: `load_state_dict` loads it over the others anyway.
-    last_of_memory = {memory_key(current[name]): name for name in averaged}
-    for names in _groups([*last_of_memory.values()], current):
+    for names in _groups(averaged, current):
         for name, mean in _means(sources, names, targets).items():
             state[name] = mean.to(current[name].dtype)
-    for name in averaged:
-        state[name] = state[last_of_memory[memory_key(current[name])]]
 
     rest = {name: leaf for name, leaf in last.structure.items() if name not in averaged}
     state.update(read_tensors(last.saved, rest, targets))
@@ -111,9 +107,7 @@ def _means(sources: Sequence[_Source], names: Sequence[str], targets: Targets) -
         tensors: dict[str, Any] = read_tensors(source.saved, structure, targets)
         for name in names:
             tensor = tensors.pop(name).detach()
-            memory = memory_key(tensor)
-            is_tied = any(memory_key(later) == memory for later in tensors.values())
-            product = tensor.to(_dtype_of_sum(sources, name), copy=is_tied)
+            product = tensor.to(_dtype_of_sum(sources, name), copy=True)  # tied ones share memory
             # Round the product before adding. A fused operation such as add_(…, alpha=weight)
             # rounds once for some elements and twice for others, so that a sharded tensor and a
             # whole one would get different bits.

@@ -84,8 +84,7 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
     def split_leaf(path: str, leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             stored_values.check_tensor(path, leaf)
-            empty = split.add_tensor(path, copy_tensor(leaf), stored_values.kind_of(leaf))
-            return stored_values.with_flags_of(leaf, empty)
+            return split.add_tensor(path, copy_tensor(leaf), stored_values.kind_of(leaf))
         if isinstance(leaf, np.ndarray | np.generic):
             tensor = stored_values.to_tensor(path, leaf)
             kind = ARRAY

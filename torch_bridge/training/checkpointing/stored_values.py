@@ -35,7 +35,7 @@ class Stored:
     """How a tensor or a NumPy value of a state is stored."""
 
     meta: Tensor
-    """An empty tensor or parameter with its dtype, shape, stride, and `requires_grad`."""
+    """An empty tensor with its dtype, shape and stride."""
     name: str
     """Its name in the files."""
     kind: str
@@ -78,23 +78,12 @@ def from_file(path: str, stored: Stored, tensor: Tensor, like: Tensor | None) ->
                 f"{path} is a {type(tensor).__name__} of {tensor.dtype}, was saved whole, and is "
                 "sharded here: load it under DDP or on one process, or leave out the part"
             )
-    return with_flags_of(stored.meta, tensor)
+    return tensor
 
 
 def empty_meta(tensor: Tensor) -> Tensor:
     """Return an empty tensor of the same dtype, shape and stride."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def with_flags_of(leaf: Tensor, tensor: Tensor) -> Tensor:
-    """Return the tensor, as a parameter if the leaf is one, and with its `requires_grad`."""
-    if isinstance(leaf, nn.Parameter):
-        return nn.Parameter(tensor, leaf.requires_grad)
-    if not leaf.requires_grad:
-        return tensor
-    if not wraps_tensors(local_shard(tensor)):  # its class may lack `detach`
-        tensor = tensor.detach()  # a tied tensor may have it under one name only
-    return tensor.requires_grad_()
 
 
 # Bytes.

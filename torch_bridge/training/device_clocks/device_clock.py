@@ -106,8 +106,6 @@ class DeviceClock:
         self.group_lrs = self._learning_rates.of_groups
         """The same memory, as one scalar per group."""
 
-        self.on_counters: Callable[[Counters], None] | None = None
-        """Called with the counters whenever the host reads them."""
         position = position_after(
             checked,
             initial_updates,
@@ -138,10 +136,7 @@ class DeviceClock:
 
     def read_counters(self) -> Counters:
         """Read all counters. Synchronizes with the device."""
-        counters = _as_counters(self._counters)
-        if self.on_counters is not None:
-            self.on_counters(counters)
-        return counters
+        return _as_counters(self._counters)
 
     def position_of(self, counters: Counters) -> Position:
         """Return the position at these counters. With rules, synchronizes with the device."""
@@ -283,11 +278,9 @@ class Hold:
         num_floats = sum(map(len, self._initial)) - num_integers
         self._integers = torch.zeros(num_integers, dtype=torch.int32, device=device)
         self._floats = torch.zeros(num_floats, dtype=torch.float32, device=device)
-        self._states = self._unpack(self._integers, self._floats)
-        """The same memory, as states of one scalar per field."""
-        self._compiled: Callable[..., Tensor] | None = None
+        self._decide: Callable[..., Tensor] = self._decide_and_write
         if is_compiled:
-            self._compiled = self._compile(device)
+            self._decide = self._compile(device)
 
     def _unpack(self, integers: Tensor, floats: Tensor) -> list[Any]:
         """Return the states of the rules as views of their integers and floats."""
@@ -302,13 +295,6 @@ class Hold:
 
     def _compile(self, device: torch.device) -> Callable[..., Tensor]:
         """Compile the decision: some fifty operators on scalars become a few kernels."""
-
-        def decide_and_write(
-            curve_step: Tensor, metric: Tensor, skip: Tensor, integers: Tensor, floats: Tensor
-        ) -> Tensor:
-            states = self._unpack(integers, floats)
-            return self._decide_and_write(curve_step, metric, skip, states, integers, floats)
-
         arguments = (
             torch.zeros((), dtype=torch.int64, device=device),
             torch.zeros((), dtype=torch.float32, device=device),
@@ -317,8 +303,9 @@ class Hold:
             torch.zeros_like(self._floats),
         )
         # Dynamo cannot trace NumPy's rounding of the rules' constants, so make_fx records torch's
-        # operators first.
-        return torch.compile(make_fx(decide_and_write)(*arguments))
+        # operators first. It takes no bound method.
+        decide = make_fx(lambda *tensors: self._decide_and_write(*tensors))(*arguments)
+        return torch.compile(decide)
 
     def decide_hold(self, curve_step: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
         """Record the metric of an update, and decide whether to hold the curve at this step.
@@ -326,21 +313,12 @@ class Hold:
         Returns:
             A bool scalar, which must be ignored if the update is skipped; the states then stay.
         """
-        metric = metric.float()
-        memory = self._integers, self._floats
-        if self._compiled is not None:
-            return self._compiled(curve_step, metric, skip, *memory)
-        return self._decide_and_write(curve_step, metric, skip, self._states, *memory)
+        return self._decide(curve_step, metric.float(), skip, self._integers, self._floats)
 
     def _decide_and_write(
-        self,
-        curve_step: Tensor,
-        metric: Tensor,
-        skip: Tensor,
-        states: Sequence[Any],
-        integers: Tensor,
-        floats: Tensor,
+        self, curve_step: Tensor, metric: Tensor, skip: Tensor, integers: Tensor, floats: Tensor
     ) -> Tensor:
+        states = self._unpack(integers, floats)
         is_flat = (self._flat_starts == curve_step).any()
         new_states, is_held = decide(torch, self._rules, states, is_flat, metric)
         new_integers: list[Tensor] = []
@@ -355,12 +333,13 @@ class Hold:
     def read_states(self) -> tuple[Any, ...]:
         """Read the states. Synchronizes with the device."""
         states: list[Any] = []
-        for state in self._states:
+        for state in self._unpack(self._integers, self._floats):
             fields = [value.cpu().numpy()[()] for value in state]
             states.append(type(state)(*fields))
         return tuple(states)
 
     def write_states(self, states: Sequence[Any]) -> None:
-        for device_state, state in zip(self._states, states, strict=True):
+        device_states = self._unpack(self._integers, self._floats)
+        for device_state, state in zip(device_states, states, strict=True):
             for scalar, value in zip(device_state, state, strict=True):
                 scalar.fill_(value.item())

@@ -20,7 +20,11 @@ from torch_bridge.training.train_step.optimizer_support import (
     derives_from_torch,
     is_of_torch,
 )
-from torch_bridge.training.train_step.optimizers import group_sizes, nested_optimizers
+from torch_bridge.training.train_step.optimizers import (
+    group_sizes,
+    is_standard,
+    nested_optimizers,
+)
 
 
 def load_optimizer(optimizer: Optimizer, state: Any) -> None:
@@ -32,12 +36,12 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
         Exception: Any error of the optimizer's `load_state_dict`.
     """
     inner: Optimizer = nested_optimizers(optimizer)[-1]
-    is_standard = _is_standard(inner, state)
-    if is_standard:
+    has_torchs_form = is_standard(inner, state)
+    if has_torchs_form:
         _check_param_names(inner.param_groups, state["param_groups"])
         _check_shapes_for_fused(inner, state)
     optimizer.load_state_dict(state)
-    if is_standard:
+    if has_torchs_form:
         _restore_dtypes(inner, state)
         _lay_out_moments(inner)
 
@@ -49,7 +53,7 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
         ValueError: It does not have torch's form, or groups of different sizes; or as
             `load_optimizer`.
     """
-    if not _is_standard(optimizer, state):
+    if not is_standard(optimizer, state):
         class_name = type(optimizer).__name__
         raise ValueError(
             f"state_dict['optimizer'] is not the state of {class_name} with groups of "
@@ -87,16 +91,6 @@ def _check_dampening(optimizer: Optimizer, saved_groups: Any) -> None:
     for group, saved in zip(optimizer.param_groups, saved_groups, strict=True):
         if group.get("fused") and saved.get("momentum") and saved.get("dampening"):
             raise ValueError("state_dict['optimizer'] has dampening, which needs fused=False")
-
-
-def _is_standard(optimizer: Optimizer, state: Any) -> bool:
-    """Return True if a state has torch's form, and groups of the same sizes as the optimizer."""
-    sizes = group_sizes(optimizer.param_groups)
-    try:
-        saved_sizes = group_sizes(state["param_groups"])
-        return isinstance(state["state"], dict) and saved_sizes == sizes
-    except (LookupError, TypeError):
-        return False
 
 
 # The names of the parameters.

@@ -1,7 +1,7 @@
 """The models and optimizers of a training step: checked, and unwrapped from trainers' wrappers."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -108,7 +108,11 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     for optimizer in optimizers:
         groups_of(optimizer)
         _check_closure(optimizer)
-        _check_state_dict(optimizer)
+        if not is_standard(optimizer, optimizer.state_dict()):
+            raise ValueError(
+                f"{type(optimizer).__name__}.state_dict() has a non-standard form, which a "
+                "TrainStep could save but not load. Give it the torch optimizer inside"
+            )
     model_parameters = set(map(id, model.parameters()))
     parameters = list(map(id, all_parameters(optimizers)))
     foreign = [parameter for parameter in parameters if parameter not in model_parameters]
@@ -164,22 +168,14 @@ def group_sizes(groups: Iterable[Any]) -> list[int]:
     return [len(group["params"]) for group in groups]
 
 
-def _check_state_dict(optimizer: Optimizer) -> None:
-    """Reject an optimizer whose `state_dict` does not have torch's form."""
+def is_standard(optimizer: Optimizer, state: Any) -> bool:
+    """Return True if a state has torch's form, and groups of the same sizes as the optimizer."""
     sizes = group_sizes(optimizer.param_groups)
-    reason = ""
     try:
-        state: Any = optimizer.state_dict()
         saved_sizes = group_sizes(state["param_groups"])
-        is_standard = saved_sizes == sizes and isinstance(state["state"], Mapping)
-    except Exception as error:  # an optimizer's code may raise anything
-        is_standard = False
-        reason = f" ({type(error).__name__}: {error})"
-    if not is_standard:
-        raise ValueError(
-            f"{type(optimizer).__name__}.state_dict() has a non-standard form{reason}, which a "
-            "TrainStep could save but not load. Give it the torch optimizer inside"
-        )
+        return isinstance(state["state"], dict) and saved_sizes == sizes
+    except (LookupError, TypeError):
+        return False
 
 
 def device_of(optimizers: Sequence[Optimizer]) -> torch.device:

@@ -104,7 +104,7 @@ class RunWarnings:
     """Warns once about training past the end, and once about a unit that is too large.
 
     Args:
-        clock: The clock on the device, whose counters are checked whenever the host reads them.
+        clock: The clock on the device.
     """
 
     def __init__(self, clock: DeviceClock) -> None:
@@ -112,11 +112,12 @@ class RunWarnings:
         self._has_warned_of_end = False
         self._has_warned_of_unit = False
 
-    def check(self, counters: Counters) -> None:
-        """Warn if a warning is due."""
+    def check(self) -> None:
+        """Warn if a warning is due. Synchronizes with the device."""
         clock = self._clock
         if not any(clock.peaks):
             return
+        counters = clock.read_counters()
         unit = clock.checked.unit
         if not self._has_warned_of_end:
             message = end_message(

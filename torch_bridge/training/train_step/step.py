@@ -99,7 +99,8 @@ class TrainStep:
             update, or `"raise"` an error too. `"raise"` synchronizes with the device in every
             update.
         compile: Compile `loss_fn`, and the decision of hold rules, with `torch.compile`.
-        cuda_graph: Capture the whole update in a CUDA graph, one for each shape of a batch.
+        cuda_graph: Capture the whole update in a CUDA graph, one for each of the first eight shapes
+            of a batch. Updates with other shapes run eagerly.
         carry: The initial recurrent state, any pytree of tensors. `loss_fn(model, batch, carry)`
             then returns (loss or pair, new carry).
         clock: A `DataClock`, to count samples or tokens: pass what each update consumes,
@@ -221,11 +222,12 @@ class TrainStep:
         )
         self._start_warning: StartWarning | None = None
         """None after the first update or load."""
+        self._run_warnings: RunWarnings | None = None
         if advise:
             self._start_warning = StartWarning(
                 optimizers, self._clock, is_known=initial_updates is not None
             )
-            self._clock.on_counters = RunWarnings(self._clock).check
+            self._run_warnings = RunWarnings(self._clock)
         self._steppers = OptimizerSteppers(
             optimizers,
             nested,
@@ -397,6 +399,7 @@ class TrainStep:
         number of ranks.
         """
         self._status.check()
+        self._check_run()
         return copy_to_host(self._state.read())
 
     @torch.inference_mode(False)
@@ -454,6 +457,7 @@ class TrainStep:
 
     def __str__(self) -> str:
         """Return the curve, its current step and learning rates, and the counters. Synchronizes."""
+        self._check_run()
         counters = self._clock.read_counters()
         lrs = [float(f"{lr:.6g}") for lr in self._clock.lrs_at(counters.curve_step)]
         fields = [
@@ -467,6 +471,10 @@ class TrainStep:
         if unit is not None:
             fields += f"consumed={counters.consumed}", f"unit={unit}"
         return f"TrainStep({', '.join(fields)})"
+
+    def _check_run(self) -> None:
+        if self._run_warnings is not None:
+            self._run_warnings.check()
 
     def _describe_curves(self) -> str:
         return checks.short_repr(one_if_equal(self._clock.curves))
