@@ -51,6 +51,7 @@ def check_compiled(x64, rule, first, plain, last):
     jax.tree.map(assert_equal_bits, actual, expected)
 
 
+# The next test compiles `HoldUntilFlat` with such products too.
 @x64_both_ways
 @pytest.mark.parametrize("rule", SPECS[HoldBelow].samples, ids=repr)
 def test_compiled_decision_matches_numpy_bits(x64, rule):
