@@ -1,7 +1,6 @@
 """A saved state names its kind and format. A state of a different version is rejected."""
 
 import copy
-import re
 from itertools import permutations
 
 import numpy as np
@@ -98,6 +97,13 @@ def check_rejected(part, state):
     return str(caught.value)
 
 
+def check_different_version(part, state, problem):
+    """The same for a state of a different version, whose message names the problem."""
+    message = check_rejected(part, state)
+    assert problem in message
+    assert DIFFERENT in message
+
+
 # The kind, the number and the entries of a state.
 
 
@@ -123,17 +129,14 @@ def test_kinds_differ():
 def test_number_of_a_different_format_is_rejected(build, number):
     part = build()
     state = part.state_dict()
-    message = check_rejected(part, state | {"format": number})
-    assert message == f"state_dict has format {number!r}, so it was {DIFFERENT}"
+    check_different_version(part, state | {"format": number}, f"format {number!r}")
 
 
 @of_every_part
 def test_unknown_entry_is_rejected(build):
     part = build()
     state = part.state_dict()
-    message = check_rejected(part, state | {"compressed": True})
-    problem = f"state_dict has the entry 'compressed', so it was {DIFFERENT}"
-    assert message == f"{problem}, or the program added the entry"
+    check_different_version(part, state | {"compressed": True}, "entry 'compressed'")
 
 
 @of_every_part
@@ -143,8 +146,7 @@ def test_each_missing_entry_is_rejected(build):
     for entry in state.keys() - {"kind", "format"}:
         damaged = dict(state)
         del damaged[entry]
-        message = check_rejected(part, damaged)
-        assert message == f"state_dict has no entry '{entry}', so it was {DIFFERENT}"
+        check_different_version(part, damaged, f"no entry '{entry}'")
 
 
 # States of something else.
@@ -156,7 +158,7 @@ def test_state_without_a_kind_is_rejected(build):
     state = part.state_dict()
     del state["kind"]
     message = check_rejected(part, state)
-    assert re.fullmatch("state_dict is not the state of an? [^:]*: it has no '.*'", message)
+    assert message.startswith("state_dict is not the state of ")
 
 
 @pytest.mark.parametrize(("build", "build_other"), list(permutations(DIFFERENT_PARTS, 2)))
@@ -181,13 +183,13 @@ def test_rule_of_a_different_version():
     part = held_scheduler()
     state = part.state_dict()
     (rule_state,) = state["hold"]
-    message = check_rejected(part, state | {"hold": [rule_state | {"cooldown": 3}]})
-    assert message.startswith(f"hold has the entry 'cooldown', so it was {DIFFERENT}")
+    check_different_version(
+        part, state | {"hold": [rule_state | {"cooldown": 3}]}, "entry 'cooldown'"
+    )
     for entry in rule_state:
         damaged = dict(rule_state)
         del damaged[entry]
-        message = check_rejected(part, state | {"hold": [damaged]})
-        assert message == f"hold has no entry '{entry}', so it was {DIFFERENT}"
+        check_different_version(part, state | {"hold": [damaged]}, f"no entry '{entry}'")
 
 
 @pytest.mark.parametrize(
@@ -254,8 +256,6 @@ def test_plan_of_a_different_version():
 def test_loader_of_a_different_version():
     state = loader().state_dict()
     state["arguments"]["sampler"] = "weighted"
-    message = check_rejected(loader(), state)
-    assert message.startswith(f"arguments has the entry 'sampler', so it was {DIFFERENT}")
+    check_different_version(loader(), state, "entry 'sampler'")
     del state["arguments"]["sampler"], state["arguments"]["seed"]
-    message = check_rejected(loader(), state)
-    assert message == f"arguments has no entry 'seed', so it was {DIFFERENT}"
+    check_different_version(loader(), state, "no entry 'seed'")

@@ -88,14 +88,6 @@ def schedule_without_a_file_of_this_package():
     return look_up("plateau_jax", "optax_schedule")
 
 
-@without(
-    "torch_bridge.schedulers.lambda_lr",
-    "import of torch_bridge.schedulers.lambda_lr halted; None in sys.modules",
-)
-def scheduler_without_a_file_of_this_package():
-    return look_up("torch_bridge", "lambda_lr")
-
-
 def error_of(case):
     """Run the program of a case; return the error's message and the name of its module."""
     for module in list(sys.modules):

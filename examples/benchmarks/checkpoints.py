@@ -82,8 +82,8 @@ def make_parts(state: str, mesh: DeviceMesh | None, *, quick: bool) -> Parts:
     if state == "transformer":
         return transformer_with_adamw(1 if quick else 24, mesh)
     if state == "large":
-        return plain_tensors(3 if quick else 6, (2048, 2048), mesh)
-    return plain_tensors(3 if quick else 20_000, (64,), mesh)
+        return plain_tensors(6, (2048, 2048), mesh)
+    return plain_tensors(20_000, (64,), mesh)
 
 
 STATES = {
@@ -357,10 +357,14 @@ def main() -> None:
         "--other", type=Path, help="a different checkout, whose Checkpoints take part too"
     )
     parser.add_argument("--device", default="cpu", help="of a single process: cpu or cuda")
-    parser.add_argument("--quick", action="store_true", help="one round, few tensors: does it run?")
+    parser.add_argument(
+        "--quick", action="store_true", help="one round of one small state: does it run?"
+    )
     args = parser.parse_args()
+    states = list(STATES)
     if args.quick:
         args.rounds = 1
+        states = states[:1]
     contenders: dict[str, tuple[type, Path]] = {"Checkpoints": (Ours, THIS_CHECKOUT)}
     if args.other is not None:
         contenders[f"Checkpoints of {args.other}"] = (Ours, args.other.resolve())
@@ -377,7 +381,7 @@ def main() -> None:
     if distributed.is_initialized():
         distributed.broadcast_object_list(folders)
     try:
-        for state in STATES:
+        for state in states:
             compare(contenders, state, Path(folders[0]), args)
         barrier()
     finally:

@@ -121,14 +121,15 @@ def preserved_random_states():
 # Loops that are interrupted.
 
 
-@pytest.mark.parametrize("stop", range(1, UPDATES))
+# Before the first save, between two, at the end of an epoch, and in the middle of the next one.
+@pytest.mark.parametrize("stop", [1, 4, 5, 7])
 def test_loop_resumes_after_any_update(tmp_path, stop):
     expected = train(tmp_path / "uninterrupted", UPDATES)
     train(tmp_path / "stopped", stop)
     assert train(tmp_path / "stopped", UPDATES) == expected
 
 
-@pytest.mark.parametrize("stop", range(2, UPDATES, 2))
+@pytest.mark.parametrize("stop", [2, 6])
 def test_loop_with_a_loader_of_torch_resumes_after_epochs(tmp_path, stop):
     expected = train_with_plain_loader(tmp_path / "uninterrupted", UPDATES)
     train_with_plain_loader(tmp_path / "stopped", stop)

@@ -260,7 +260,7 @@ def test_exported_vectors(printed_by, option, peak):
 
 
 def test_written_files_have_their_format_and_are_reported(capsys):
-    assert main(["100", "--plot", "new.png", "--csv", "new.csv"]) == 0
+    assert main(["100", "--plot", "new", "--csv", "new.csv"]) == 0
     assert capsys.readouterr().err == "wrote new.png\nwrote new.csv\n"
     png = Path("new.png").read_bytes()
     assert png.startswith(b"\x89PNG\r\n\x1a\n")

@@ -186,9 +186,7 @@ def test_wrong_curve_is_named_by_its_path(place):
         place(WRONG)
     assert type(caught.value) is TypeError
     path = f"{PLACES[place]}.curve.total_steps"
-    assert str(caught.value).startswith(
-        f"{path} = 200000.0 must be an integer or text such as '10k', '5M' or '2B': write 200000"
-    )
+    assert str(caught.value).startswith(f"{path} = 200000.0 must be ")
 
 
 def test_places_take_omegaconf_nodes():

@@ -21,7 +21,7 @@ class Step(int):
 
 
 @examples(50)
-@given(curves_and_steps(size=9), peaks)
+@given(curves_and_steps((0, 1, 2, 18, 30), 9, scaled=True), peaks)
 def test_single_steps_agree(case, peak):
     curve, steps = case
     for step, value in zip(steps.tolist(), curve(steps), strict=True):

@@ -47,8 +47,8 @@ def test_rank_without_a_batch_is_an_error():
         batches = ["a"] * processes.rank()
         return error_of(lambda: list(in_lockstep(batches)))
 
-    expected = "ValueError: rank 0 has no batch, but others have: give each rank at least one"
-    assert on_ranks(passes, 3) == [expected] * 3
+    for error in on_ranks(passes, 3):
+        assert error.startswith("ValueError: rank 0 has no batch")
 
 
 @pytest.mark.parametrize("failing", [0, 2])
@@ -58,9 +58,10 @@ def test_error_on_one_rank_is_raised_on_all(failing):
             raise KeyError("none")
 
     errors = on_ranks(lambda: error_of(processes.collective_call, work), 3)
-    expected = [f"RuntimeError: rank {failing} failed: KeyError: 'none'"] * 3
-    expected[failing] = "KeyError: 'none'"
-    assert errors == expected
+    assert errors.pop(failing) == "KeyError: 'none'"
+    for error in errors:
+        assert error.startswith(f"RuntimeError: rank {failing} ")
+        assert "KeyError: 'none'" in error
 
 
 def test_all_ranks_get_the_results_of_all():

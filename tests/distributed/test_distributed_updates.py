@@ -188,9 +188,13 @@ EACH = {
 }
 
 
+# Losses and gradients do not depend on the optimizer.
+ADAMW = EACH | {"optimizer": ["adamw"]}
+
+
 def every_loss():
     losses = ["mean", "pair", "device pair"]
-    return combinations(**EACH, loss=losses, accumulation=[1, 3], max_norm=[None, 0.05])
+    return combinations(**ADAMW, loss=losses, accumulation=[1, 3], max_norm=[None, 0.05])
 
 
 def unusual_wrappers():
@@ -209,7 +213,7 @@ def not_finite_on_one_rank():
 
 def ranks_and_updates_without_rows():
     return combinations(
-        **EACH,
+        **ADAMW,
         accumulation=[1, 2],
         max_norm=[0.1],
         loss=["pair", "device pair"],
@@ -291,7 +295,6 @@ def test_wrapping_changes_no_bits():
 def test_overflow_on_one_rank_is_skipped_on_all():
     overflows = combinations(
         wrapper=["ddp", "fsdp"],
-        optimizer=["adamw", "rmsprop"],
         loss=["mean", "pair", "device pair"],
         accumulation=[1, 3],
         corrupted=[(), ((2, 1, 1e6), (3, 0, NAN))],
@@ -299,6 +302,7 @@ def test_overflow_on_one_rank_is_skipped_on_all():
         precision=["fp16"],
         updates=[8],
     )
+    overflows += [replace(case, optimizer="rmsprop") for case in overflows if case.loss == "mean"]
     cases = [replace(case, seed=0) for case in overflows]
     once = run_on_ranks([replace(case, synchronize="update") for case in cases])
     each_time = run_on_ranks([replace(case, synchronize="micro") for case in cases])

@@ -174,6 +174,20 @@ def test_step_rejects_calls_after_an_error(wrapper, hook):
         step.load_state_dict(state)
 
 
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp"])
+def test_step_loads_after_an_interrupted_load(wrapper):
+    step = make_step(model=wrapped(wrapper, Net()))
+    state = step.state_dict()
+    handle = step.optimizer.register_load_state_dict_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        step.load_state_dict(state)
+    handle.remove()
+    with pytest.raises(RuntimeError, match="load a checkpoint"):
+        step(BATCH)
+    step.load_state_dict(state)
+    step(BATCH)
+
+
 # Gradients that DDP does not average.
 
 

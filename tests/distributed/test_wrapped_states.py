@@ -104,7 +104,7 @@ def step_in_reverse_order(model):
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("wrap_saved", EVERY_WRAPPER)
 def test_state_loads_under_every_wrapper(tmp_path, wrap_saved):
-    """Under any wrapper a step and a model are saved alone; they load under any other."""
+    """A step and a model have the same names under any wrapper, and load without and with one."""
     saved = wrap_saved(Module(1))
     step = step_over(saved)
     step(BATCH)
@@ -118,7 +118,7 @@ def test_state_loads_under_every_wrapper(tmp_path, wrap_saved):
     assert state["model"].keys() == names
     expected = gathered(plain)
 
-    for wrap in EVERY_WRAPPER:
+    for wrap in (unwrapped, wrap_saved, fully_shard):
         by_load = wrap(Module(2))
         checkpoints.load(model=by_load, partial=True)
         by_step = wrap(Module(2))

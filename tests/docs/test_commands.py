@@ -15,6 +15,7 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 from support.docs.pages import ROOT, all_sections, section_named
+from support.programs import run
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
@@ -61,7 +62,7 @@ def write_files(section, folder):
 
 def run_section(section, folder):
     """Run the section's commands, and return what they print to standard output."""
-    environment = os.environ | {
+    environment = {
         "PYTHONPATH": os.pathsep.join([str(folder / "site"), str(ROOT)]),
         "PYTHONUTF8": "1",
         "HOME": str(folder / "home"),  # the tools' caches and settings
@@ -70,16 +71,20 @@ def run_section(section, folder):
     }
     printed = ""
     for command in commands_of(section):
-        ended = subprocess.run(
-            [sys.executable, *shlex.split(command)[1:]],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
-        assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
-        printed += ended.stdout
+        _, first, *arguments = shlex.split(command)
+        if first == "-m":  # torchrun, which starts further processes
+            ended = subprocess.run(
+                [sys.executable, first, *arguments],
+                cwd=folder,
+                env=os.environ | environment,
+                capture_output=True,
+                encoding="utf-8",
+                check=False,
+            )
+            assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
+            printed += ended.stdout
+        else:
+            printed += run(folder / first, *arguments, folder=folder, environment=environment)
     return printed
 
 

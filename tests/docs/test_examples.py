@@ -153,19 +153,21 @@ def inodes_of_caches(folder):
 
 
 @pytest.mark.parametrize("case", RESUMED, ids=lambda case: f"{case.script} {case.line_before}")
-def test_resumed_run_prints_the_remaining_lines(case, ran, tmp_path):
+def test_resumed_run_prints_the_remaining_lines(case, ran, tmp_path, jax_cache):
     """It also uses what the interrupted run has cached."""
     _, uninterrupted = ran(case.script)
     small_run = SMALL_RUNS[case.script].split()
     script = EXAMPLES / case.script
-    program = Program(script, *small_run, *case.extra.split(), folder=tmp_path)
+    arguments = [*small_run, *case.extra.split()]
+    program = Program(script, *arguments, folder=tmp_path, environment=jax_cache)
     updates = interrupt(program, case.line_before)
     assert not list(tmp_path.rglob("*.partial"))
     caches = inodes_of_caches(tmp_path)
     for wrong in case.wrong:
         wrong.check(tmp_path)
     later = small_run if case.later is None else case.later.split()
-    first, *resumed = run(script, *later, "--resume", folder=tmp_path).splitlines()
+    printed = run(script, *later, "--resume", folder=tmp_path, environment=jax_cache)
+    first, *resumed = printed.splitlines()
     assert re.match(rf"resumed from [\w.]+ after update {updates}\b", first)
     assert untimed_lines(resumed) == later_lines(untimed_lines(uninterrupted), updates)
     assert inodes_of_caches(tmp_path) == caches

@@ -137,9 +137,7 @@ def short_cases(row):
         if options in drawn:
             continue
         drawn.append(options)
-        # With four lengths and more, the combinations would take seconds.
-        longest = 5 if len(lengths) <= 3 else 3
-        for values in product(range(longest + 1), repeat=len(lengths)):
+        for values in product(range(4), repeat=len(lengths)):
             short = dict(zip(lengths, values, strict=True))
             short_case = replace(case, settings=options | short, levels=[], raises="")
             if short_case.fits() and short_case.is_allowed():

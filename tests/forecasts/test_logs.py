@@ -37,9 +37,16 @@ def check_run(run):
 # Columns.
 
 
-@pytest.mark.parametrize("step", ["step", "global_step", "iter", "_step", "applied"])
-@pytest.mark.parametrize("loss", ["loss", "train_loss", "train/loss"])
-@pytest.mark.parametrize("lr", ["lr", "learning_rate", "train/lr", "train/learning_rate"])
+@pytest.mark.parametrize(
+    ("step", "loss", "lr"),
+    [
+        ("step", "loss", "lr"),
+        ("global_step", "train_loss", "learning_rate"),
+        ("iter", "train/loss", "train/lr"),
+        ("_step", "train/loss", "train/learning_rate"),
+        ("applied", "loss", "lr"),
+    ],
+)
 def test_usual_columns_are_read(step, loss, lr, tmp_path):
     columns = {step: STEPS, loss: LOSSES, lr: [1e-3, 5e-4, 0.0]}
     rows = rows_of(**columns, val_loss=DIFFERENT_LOSSES, Step=DIFFERENT_LOSSES)

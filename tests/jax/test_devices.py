@@ -10,7 +10,7 @@ import optax
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 from support.docs.pages import ROOT, sections
-from support.jax.jax_cases import MANY, NESTED, STEPS, assert_equal_bits, product, x64_both_ways
+from support.jax.jax_cases import MANY, NESTED, STEPS, assert_equal_bits, product
 from support.programs import Program, free_port
 
 from plateau_jax import (
@@ -66,8 +66,6 @@ def assert_all_equal(actual, expected):
         (P("data"), AxisType.Explicit, True),
         (P(), AxisType.Auto, True),
         (P(), AxisType.Explicit, False),
-        (P(None, "data"), AxisType.Auto, False),
-        (P(None, "data"), AxisType.Explicit, True),
     ],
     ids=str,
 )
@@ -98,8 +96,7 @@ def test_steps_may_span_several_devices(spec, kind, x64):
             assert_all_equal(of_schedules(SHAPED), LEARNING_RATES)
 
 
-@x64_both_ways
-@both_kinds
+@pytest.mark.parametrize(("x64", "kind"), [(False, AxisType.Auto), (True, AxisType.Explicit)])
 def test_shard_map_may_cover_some_axes_of_mesh(x64, kind):
     devices = jax.devices("cpu")[:4]
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind, kind), devices=devices)

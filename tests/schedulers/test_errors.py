@@ -219,17 +219,6 @@ def test_path_instead_of_a_state(saved):
     saved.rejects(r"state_dict = .* is a path.*load the file first, load_state_dict\(torch", path)
 
 
-@pytest.mark.parametrize("value", [None, {}, {"last_epoch": 3}])
-def test_value_that_is_not_a_state(saved, value):
-    saved.rejects("state_dict", value)
-
-
-def test_states_of_schedulers_and_followers_differ(scheduler):
-    follower = Saved("follower")
-    scheduler.rejects("state_dict", follower.state)
-    follower.rejects("state_dict", scheduler.state)
-
-
 def test_state_of_torch_without_a_peak(scheduler):
     one_cycle = OneCycleLR(optimizer_with([0.1, 0.1]), 0.1, 9, cycle_momentum=False)
     message = r"base_lrs are not the peaks.*last_epoch=-1\), and then .*scheduler\.set_peak\(peak\)"
@@ -253,24 +242,7 @@ def test_state_in_a_chain_is_compared():
     assert again.part.state_dict() == run.part.state_dict()
 
 
-# States of a different version, and damaged ones.
-
-DIFFERENT_VERSION = "saved by a different version of plateau-jax"
-
-
-def test_every_entry_is_required(saved):
-    for name in saved.state:
-        state = dict(saved.state)
-        del state[name]
-        message = f"{name}.*{DIFFERENT_VERSION}"
-        if name == "kind":
-            message = "state_dict"
-        saved.rejects(message, state)
-
-
-@pytest.mark.parametrize("entries", [{"format": 3}, {"format": None}, {"more": 1}])
-def test_different_format_is_a_different_version(saved, entries):
-    saved.rejects(DIFFERENT_VERSION, saved.state | entries)
+# Damaged states. `test_formats.py` tests those of a different version.
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,13 @@ import runpy
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+from plateau_jax import CurveWarning
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -50,14 +54,21 @@ def _run(
     environment: Mapping[str, str],
     output: Connection,
     errors: Connection,
+    strict: bool,
 ) -> None:
     os.dup2(output.fileno(), 1)
     os.dup2(errors.fileno(), 2)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     os.chdir(folder)
     os.environ.update(environment)
+    if "JAX_COMPILATION_CACHE_DIR" in environment:
+        # JAX read the variable before the fork.
+        jax = import_module("jax")
+        jax.config.update("jax_compilation_cache_dir", environment["JAX_COMPILATION_CACHE_DIR"])
     # As at a terminal: a process started in the background inherits an ignored SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if strict:
+        warnings.simplefilter("error", CurveWarning)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))
     runpy.run_path(str(script), run_name="__main__")
@@ -71,6 +82,7 @@ class Program:
         *arguments: On its command line.
         folder: Its working directory.
         environment: Environment variables to add, such as those of torchrun.
+        strict: If True, a `CurveWarning` is an error.
     """
 
     def __init__(
@@ -79,13 +91,14 @@ class Program:
         *arguments: object,
         folder: Path,
         environment: Mapping[str, str] | None = None,
+        strict: bool = False,
     ) -> None:
         output, child_output = FORKSERVER.Pipe(duplex=False)
         errors, child_errors = FORKSERVER.Pipe(duplex=False)
         words = [str(argument) for argument in arguments]
         self.process = FORKSERVER.Process(
             target=_run,
-            args=(script, words, folder, environment or {}, child_output, child_errors),
+            args=(script, words, folder, environment or {}, child_output, child_errors, strict),
         )
         self.process.start()
         child_output.close()
@@ -115,9 +128,15 @@ class Program:
         return self.process.exitcode, output, errors
 
 
-def run(script: Path, *arguments: object, folder: Path) -> str:
-    """Run a script that must succeed; return its output."""
-    status, output, errors = Program(script, *arguments, folder=folder).finish()
+def run(
+    script: Path,
+    *arguments: object,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Run a script that must succeed, without a `CurveWarning`; return its output."""
+    program = Program(script, *arguments, folder=folder, environment=environment, strict=True)
+    status, output, errors = program.finish()
     assert status == 0, errors
     return output
 

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 import pytest
-from support.distributed.processes import run
+from support.distributed.processes import RankGroup
 from support.docs.pages import section_named
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import replaced
@@ -37,6 +37,14 @@ RUNS = {
 RUNS_OF_SEVERAL_CURVES = ["a curve for each group", "the first of several curves is dropped"]
 
 
+@pytest.fixture(scope="module")
+def process():
+    """A process that imports DeepSpeed once for all tests, until one of them ends it."""
+    group = RankGroup(1)
+    yield group
+    group.close()
+
+
 def expected_lrs(plan):
     lrs = []
     for step in range(plan.updates):
@@ -49,14 +57,14 @@ def expected_lrs(plan):
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
-def test_groups_keep_their_curves_and_resume(stage, tmp_path):
+def test_groups_keep_their_curves_and_resume(stage, tmp_path, process):
     """Without a `CurveWarning`, which would be an error."""
     runs = dict(RUNS)
     if stage == 3:
         for name in RUNS_OF_SEVERAL_CURVES:
             del runs[name]
     plans = [Plan(stage, *options) for options in runs.values()]
-    (records,) = run(train_and_resume, plans, tmp_path, processes=1)
+    (records,) = process.call(train_and_resume, plans, tmp_path)
     for name, plan, (uninterrupted, resumed) in zip(runs, plans, records, strict=True):
         lrs = expected_lrs(plan)
         assert uninterrupted.used == lrs, name
@@ -67,11 +75,11 @@ def test_groups_keep_their_curves_and_resume(stage, tmp_path):
 
 
 @pytest.mark.parametrize("name", RUNS_OF_SEVERAL_CURVES)
-def test_groups_with_several_curves_cannot_resume_in_stage_3(name, tmp_path):
+def test_groups_with_several_curves_cannot_resume_in_stage_3(name, tmp_path, process):
     """Its load replaces the groups, and then their lists of parameters."""
     plans = [Plan(3, *RUNS[name])]
     with pytest.raises(AssertionError, match=r"param_groups\[0\] is new, and has no curve"):
-        run(train_and_resume, plans, tmp_path, processes=1)
+        process.call(train_and_resume, plans, tmp_path)
 
 
 BUILT_BEFORE = "lambda_lr(optimizer, PlateauCurve(1_000, warmup_steps=100)"
@@ -95,11 +103,11 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize(("changes", "steps"), PROGRAMS.values(), ids=PROGRAMS)
-def test_program_uses_the_curve(changes, steps, tmp_path):
+def test_program_uses_the_curve(changes, steps, tmp_path, process):
     blocks = section_named("DeepSpeed").blocks
     page_code = "".join(block.code for block in blocks)
     code = replaced(page_code, changes)
-    ((used, state),) = run(run_program, code, tmp_path, processes=1)
+    ((used, state),) = process.call(run_program, code, tmp_path)
     curve = PlateauCurve(1000, warmup_steps=100)
     expected = [[learning_rate(0.01, curve, step)] for step in steps]
     assert used == expected

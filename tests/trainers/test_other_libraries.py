@@ -79,7 +79,12 @@ def run(program, folder, killed_after=-1):
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
     path = f"{ROOT / 'tests'}{os.pathsep}{ROOT}"
-    environment = {"PYTHONPATH": path, **program.environment}
+    cache = folder.parent / "jax"  # of all processes of a test
+    environment = {
+        "PYTHONPATH": path,
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        **program.environment,
+    }
     script = Path(recorded.__file__)
     process = Program(script, file, *arguments, folder=folder, environment=environment)
     status, output, errors = process.finish()

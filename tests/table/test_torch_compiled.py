@@ -8,14 +8,7 @@ import torch
 from hypothesis import given
 from support.curves.descriptions import curves_and_steps
 from support.examples import examples
-from support.jax.jax_cases import (
-    CURVE,
-    NESTED,
-    STEPS,
-    assert_equal_bits,
-    in_one_form,
-    in_one_of_two_sizes,
-)
+from support.jax.jax_cases import STEPS, assert_equal_bits, in_one_form, in_one_of_two_sizes
 from support.numerics.borders import curves_near_borders
 
 from plateau_jax import StagedCurve
@@ -108,17 +101,4 @@ def test_256_bit_vectors_round_once_at_borders():
     with config.patch({"cpp.simdlen": 256}):
         rounded = as_float32(torch.from_numpy(values))
     assert_equal_bits(rounded, values.astype(np.float32) / np.float32(2.0**61))
-    torch.compiler.reset()
-
-
-@pytest.mark.gpu
-@_compiles
-@pytest.mark.slow
-def test_table_compiled_for_gpu_matches_numpy_bits():
-    compiled = torch.compile(multiplier, fullgraph=True)
-    steps = torch.from_numpy(STEPS).cuda()
-    for curve in (CURVE, NESTED):
-        table = tensors(in_one_of_two_sizes(curve), "cuda")
-        values = compiled(table, steps)
-        assert_equal_bits(values.cpu(), curve(STEPS))
     torch.compiler.reset()
