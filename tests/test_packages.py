@@ -68,7 +68,7 @@ REEXPORTED = {
     "StagedCurve",
     "BatchPlan",
     "DataClock",
-    *(rule.__name__ for rule in RULES.values()),
+    *(rule.__name__ for rule in RULES),
 }
 
 

@@ -8,4 +8,4 @@ from plateau_jax.curves.serialization import CURVE_CLASSES
 
 def allow_values() -> None:
     """Add the classes to torch's list; their constructors check what a file contains."""
-    torch.serialization.add_safe_globals([*CURVE_CLASSES.values(), *CLOCKS.values()])
+    torch.serialization.add_safe_globals([*CURVE_CLASSES.values(), *CLOCKS])

@@ -32,7 +32,8 @@ class DataClock:
     `unit` and `count` may be text: `"64000"`, or with a letter, `"64k"`; `"1.5M"` is 1,500,000 and
     `"2B"` 2·10⁹.
 
-    Pass a `DataClock` as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve` or `resume_record`.
+    Pass a `DataClock` as `clock=` to `lambda_lr`, `TrainStep`, `CurveScheduler`, `scale_by_curve`
+    or `resume_record`.
 
     Args:
         unit: Samples or tokens in one step of the curve: 1 to 2⁶², in JAX to 2³⁰.
@@ -73,8 +74,8 @@ class DataClock:
         return {"kind": self._kind, **arguments_of(self)}
 
 
-CLOCKS: dict[str, type[DataClock | HoldRule]] = {DataClock._kind: DataClock, **RULES}
-"""Every clock and rule by its kind."""
+CLOCKS: tuple[type[DataClock | HoldRule], ...] = (DataClock, *RULES)
+"""Every clock and rule."""
 
 AnyClock = DataClock | Rule | Sequence[Rule]
 """The types of an argument `clock`; None counts updates."""
@@ -140,7 +141,7 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
     if isinstance(clock, list | tuple):
         rules = tuple(cast("Any", clock))
     if not all(isinstance(rule, Rule) for rule in rules):
-        names = ", ".join(f"a {rule.__name__}" for rule in RULES.values())
+        names = ", ".join(f"a {rule.__name__}" for rule in RULES)
         allowed = f"be a DataClock, {names}, or a list of such rules"
         raise TypeError(checks.must("clock", clock, allowed))
     if not rules:

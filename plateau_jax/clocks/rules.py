@@ -42,8 +42,8 @@ class HoldUntilFlat(HoldRule):
     readings in a row bring no improvement, but for at most `limit` updates. Then the remaining
     steps of the plateau follow, without another hold. With `limit=1` the curve is never held.
 
-    Pass a hold rule, or a list of them, as `clock=` to `lambda_lr`, `TrainStep`, `scale_by_curve`
-    or `resume_record`.
+    Pass a hold rule, or a list of them, as `clock=` to `lambda_lr`, `TrainStep`, `CurveScheduler`,
+    `scale_by_curve` or `resume_record`.
 
     A metric is the number that an update passes to the hold rule, such as its loss. A reading is
     the mean of `every` metrics, counted from the first update of the hold: their float32 sum, in
@@ -226,5 +226,4 @@ class HoldBelow(HoldRule):
 Rule = HoldUntilFlat | HoldBelow
 """Every rule."""
 
-RULES: dict[str, type[HoldRule]] = {rule._kind: rule for rule in get_args(Rule)}
-"""Every rule by its kind."""
+RULES: tuple[type[HoldRule], ...] = get_args(Rule)

@@ -73,7 +73,7 @@ SHAPES = {shape.name: shape for shape in _SHAPES}
 JOINING_ZERO = {name: shape for name, shape in SHAPES.items() if shape.joins_zero}
 """The shapes that can join any two levels."""
 
-_DECIMAL = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
+_POWER = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
 _MAX_CHARACTERS = 24
 """The longest P: as long as any float prints, and short enough for exact arithmetic."""
 
@@ -119,7 +119,7 @@ def canonical_shape(path: Path | str, value: Any, names: Collection[str]) -> str
 
 
 def _parse_power(path: Path | str, value: str, shape: Shape, text: str) -> Decimal:
-    if len(text) > _MAX_CHARACTERS or not _DECIMAL.fullmatch(text):
+    if len(text) > _MAX_CHARACTERS or not _POWER.fullmatch(text):
         example = shape.name.replace("P", "0.5")
         must_have = (
             f"have a decimal for P without sign, space or exponent, of at most {_MAX_CHARACTERS} "

@@ -26,7 +26,8 @@ def test_dictionary_of_a_clock_survives_json(clock):
     written = json.loads(json.dumps(clock.to_dict()))
     assert written == clock.to_dict()
     kind = written.pop("kind")
-    assert CLOCKS[kind](**written) == clock
+    (rebuilt,) = [known(**written) for known in CLOCKS if known._kind == kind]
+    assert rebuilt == clock
 
 
 @pytest.mark.parametrize("clock", [DataClock(8), *ONE_OF_EACH], ids=repr)
@@ -37,7 +38,7 @@ def test_clock_is_frozen(clock):
 
 
 def test_every_rule_has_a_spec():
-    assert set(SPECS) == set(RULES.values())
+    assert set(SPECS) == set(RULES)
 
 
 def test_arguments_become_plain_numbers():

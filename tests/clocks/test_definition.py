@@ -1,4 +1,4 @@
-"""Training steps and JAX, under every kind of clock, have the learning rates of the definition."""
+"""Training steps, NumPy and JAX follow the definition of learning rates under every clock."""
 
 import pickle
 from functools import cache

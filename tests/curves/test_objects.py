@@ -99,7 +99,7 @@ def by_copied_fields(value):
     return copied
 
 
-CLASSES = [BatchPlan, DataClock, *RULES.values(), PlateauCurve, StagedCurve]
+CLASSES = [BatchPlan, DataClock, *RULES, PlateauCurve, StagedCurve]
 NAMES: dict[str, Any] = {cls.__name__: cls for cls in CLASSES}
 
 

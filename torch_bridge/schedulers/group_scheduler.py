@@ -122,7 +122,9 @@ class GroupScheduler(LRScheduler):
         self._set_members(Members([*followed], GroupValues(curves, bases)), writes=False)
         if option.name == "lr" and _has_plain_step(optimizer):
             LRScheduler.__init__(self, optimizer, last_epoch)
-        else:  # torch would mistake the function for a method of the class
+        else:
+            # Torch's constructor would write `initial_lr` for another option, and mistake a
+            # function for a method of the class.
             self._initial_step()
         if advise:
             self._advice = StepAdvice(

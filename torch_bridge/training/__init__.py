@@ -1,5 +1,5 @@
 """A whole training loop in PyTorch: the step, checkpoints, data, several ranks, evaluation.
 
-These folders import the curve and the schedulers, which never import them, and none of the tools.
+These folders import the curve, which never imports them, and none of the tools.
 `random_states` has the random numbers of a process and a device.
 """

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from plateau_jax.arguments.checks import plural
+from plateau_jax.arguments.checks import plural, short_repr
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 from plateau_jax.curves.plateau_curve import PlateauCurve
@@ -72,7 +72,7 @@ def _phrases(curve: Curve) -> list[str]:
             scaled = f"scaled for batches of {min(batches)}–{max(batches)}"
             return [*_phrases(curve.curve), scaled]
         case _:
-            raise TypeError(f"a legend cannot describe a {type(curve).__name__}")
+            return [short_repr(curve)]
 
 
 def _phrases_of_plateau_curve(curve: PlateauCurve) -> list[str]:

@@ -301,7 +301,7 @@ def read_verified(
     damage = "; ".join(filter(None, damages))
 
     try:
-        gathered = processes.gather((damage, processes.describe_error(error)))
+        gathered = processes.gather((damage, processes.error_as_text(error)))
         for damage_of_rank, _ in gathered:
             if damage_of_rank:
                 return None, damage_of_rank

@@ -7,6 +7,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
+from plateau_jax.runs.scheduler import CURVE_SCHEDULER
+from torch_bridge.schedulers.scheduler_state import FOLLOWER, SCHEDULER
 from torch_bridge.training.checkpointing import file_format
 from torch_bridge.training.checkpointing.states import SplitState, map_leaves, split_state
 from torch_bridge.training.distributed import processes
@@ -30,7 +32,7 @@ RANDOM_STATES_PART = "random-states"
 
 _RESERVED_NAMES = (file_format.RESERVED_NAME, "verify", "partial")  # two are arguments of `load`
 
-_SCHEDULES = "scheduler", "follower", "train_step", "curve_scheduler"
+_SCHEDULES = [item.kind for item in (SCHEDULER, FOLLOWER, TRAIN_STEP, CURVE_SCHEDULER)]
 """The kinds of the states of schedules."""
 
 _SAME_ON_ALL_RANKS = (

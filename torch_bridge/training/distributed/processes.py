@@ -79,7 +79,7 @@ def collective_call(work: Callable[[], Value], group: Any = None) -> list[Value]
     except Exception as caught:
         error = caught
     try:
-        gathered = gather((value, describe_error(error)), group)
+        gathered = gather((value, error_as_text(error)), group)
         messages = [message for _, message in gathered]
         raise_error_of_any_rank(error, messages)
     finally:
@@ -88,7 +88,7 @@ def collective_call(work: Callable[[], Value], group: Any = None) -> list[Value]
     return [cast("Value", value) for value, _ in gathered]
 
 
-def describe_error(error: BaseException | None) -> str | None:
+def error_as_text(error: BaseException | None) -> str | None:
     """Return an error as text, to gather from all ranks."""
     if error is None:
         return None

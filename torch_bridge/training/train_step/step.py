@@ -117,7 +117,8 @@ class TrainStep:
         has_aux: If True, `loss_fn` returns (loss or pair, aux), with aux any pytree of tensors; see
             `result.aux`.
         advise: False to turn off the warnings about an optimizer that was resumed without its
-            curve, a run past the end of the curve, and a unit that is too large.
+            curve, a learning rate that the curve overwrites, a run past the end of the curve, and a
+            unit that is too large.
 
     Attributes:
         model: The module.
