@@ -3,14 +3,13 @@
 The script says to delete it, and this file, after the first release.
 """
 
-import re
 import shutil
 import subprocess
 import sys
 import tomllib
 
 import pytest
-from support.docs.pages import ROOT, sections
+from support.docs.pages import ROOT
 
 ADDRESS = "https://github.com/OWNER/plateau-jax"
 CONFIGURATION = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -58,15 +57,6 @@ def copy(tmp_path):
     return tmp_path
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    """The same with the address, for tests that change nothing."""
-    folder = tmp_path_factory.mktemp("published")
-    copy_sdist(folder)
-    publish(folder, ADDRESS)
-    return folder
-
-
 def test_address_replaces_its_placeholder_everywhere(copy):
     with_placeholder = files_with(copy, PLACEHOLDER)
     process = publish(copy, ADDRESS)
@@ -75,31 +65,11 @@ def test_address_replaces_its_placeholder_everywhere(copy):
     assert with_placeholder <= files_with(copy, ADDRESS)
 
 
-def test_readme_installs_from_pypi_and_clones_for_the_tests(published):
-    readme = (published / "README.md").read_text(encoding="utf-8")
+def test_readme_installs_from_pypi_and_clones_for_the_tests(copy):
+    publish(copy, ADDRESS)
+    readme = (copy / "README.md").read_text(encoding="utf-8")
     assert "pip install 'plateau-jax[jax]'" in readme
     assert f"git clone {ADDRESS} && cd plateau-jax\npip install -e '.[test]'" in readme
-
-
-def pages_in(folder):
-    pages = (folder / "docs").rglob("*.md")
-    return [folder / "README.md", *pages]
-
-
-def test_pages_do_not_ask_for_a_clone(published):
-    for page in pages_in(published):
-        text = page.read_text(encoding="utf-8")
-        assert "not on PyPI" not in text, page
-        for phrase in ("clone the", "clone this", "clone of the", "clone of this"):
-            assert f"{phrase} repository" not in text, page
-
-
-def test_only_sections_about_examples_install_from_a_clone(published):
-    for page in pages_in(published):
-        for section in sections(page):
-            commands = "\n".join(section.code_in("sh"))
-            if re.search(r"pip install [^#\n]*(?<!-e )'\.\[", commands):
-                assert "examples/" in commands, (page, section.heading)
 
 
 def test_wrong_address_changes_no_file(copy):
