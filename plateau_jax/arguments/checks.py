@@ -24,13 +24,15 @@ MAX_STEP = 2**31 - 1
 _SMALLEST = 2.0**-126
 _LARGEST = float(np.finfo(np.float32).max)
 
-COUNT_DATA = "To count samples or tokens, train with clock=DataClock(unit): a step is then a unit"
+COUNT_DATA = (
+    "To count samples or tokens, train with clock=DataClock(unit): a step is then `unit` of them"
+)
 """Advice for a number of steps above `MAX_STEP`."""
 
 _POWERS = {"k": 10**3, "M": 10**6, "B": 10**9}
 
 _COUNT = re.compile(r"([0-9]{1,20})(\.[0-9]{1,20})?\s*([kMB])")
-"""A number with the letter of a power of 1000. K may be 1024, m a thousandth and b a byte."""
+"""A number with the letter of a power of 1000. K, m and b may mean 1024, a thousandth, a byte."""
 
 Count = int | str
 """The type of a number of steps, samples or tokens: an integer, or text such as "10k"."""
@@ -170,7 +172,7 @@ def _parse_count(path: Path | str, text: str) -> int | float | str:
 
 
 def parse_number(text: str) -> int | float | str:
-    """Return the number in a text, or else the text: YAML reads 1e-4 as a string."""
+    """Return the number in a text, or else the text. YAML reads 1e4 as a string."""
     try:
         number = Decimal(text)
     except ArithmeticError:

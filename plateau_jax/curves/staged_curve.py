@@ -124,7 +124,9 @@ class StagedCurve(Curve, kind="staged"):
         checked = _check_stages(stages, total_steps)
         total = sum(stage.steps for stage in checked)
         if not 1 <= total <= MAX_STEP:
-            advice = f". {checks.COUNT_DATA}" if total else ""
+            advice = ""
+            if total > MAX_STEP:
+                advice = f". {checks.COUNT_DATA}"
             limits = f"which must lie in 1 … {MAX_STEP}{advice}"
             raise ValueError(Message("stages", f" add up to {total} steps, {limits}"))
         level = ratio("start", start)

@@ -42,7 +42,7 @@ class _Difference(NamedTuple):
     """How the run continues if the difference is accepted."""
     remedy: str = ""
     is_warning: bool = False
-    """True if the run may resume all the same."""
+    """True if it is only a warning, even if `strict` is True."""
 
 
 def compare_runs(
@@ -103,7 +103,8 @@ def _compare_clocks(
     for before, record in zip(saved, now, strict=True):
         # Compared as plain values: a library that stores [0.3, 5] as floats returns 5.0.
         if clocks_differ(before.clock, record.clock):
-            shown = "; ".join(_differing_arguments(before.clock, record.clock, ("clock",)))
+            arguments = _differing_arguments(before.clock, record.clock, ("clock",))
+            shown = "; ".join(arguments) or _show_change(("clock",), before.clock, record.clock)
             continues = f"The run continues at step {step} of the curve, with a fresh clock"
             yield _Difference("clock", f"it was saved with {shown}", continues)
             return
@@ -190,10 +191,9 @@ def _show_differing_arguments(saved: Curve, current: Curve) -> str:
 
 
 def _differing_arguments(saved: Any, current: Any, path: Path = ()) -> Iterator[str]:
-    """Yield the arguments that differ between plain values, with those of curves within curves.
+    """Yield what differs between the plain values of two curves or clocks, also in nested curves.
 
-    Of curves of different kinds, only the kind is shown; of a list, only the first item that
-    differs.
+    Of different kinds, only the kind is shown; of a list, only the first item that differs.
     """
     if saved == current:
         return

@@ -8,12 +8,12 @@ To add an entry to a state:
 1. Add it to the `TypedDict` next to the `Format` of the state. Write it in `state_dict`. In
    `load_state_dict`, check it before anything changes. A `TrainStep` does this in
    `torch_bridge/training/train_step/step_state.py`, where `PER_RANK_ENTRIES` lists what differs
-   between ranks. If it decides the learning rate, add it to `_SAME_ON_ALL_RANKS` in
+   between ranks. If the learning rate depends on it, add it to `_SAME_ON_ALL_RANKS` in
    `torch_bridge/training/checkpointing/parts.py`.
 2. A state contains a number once: compute what other entries determine.
 3. Test a run that resumes from a state with the entry, and run `python -m support.surface` in
    `tests/`.
 
-Do not add a field to the states of `scale_by_curve` and of hold rules: orbax, flax and pickles
+Do not add fields to the states of `scale_by_curve` or of hold rules: orbax, flax and pickles
 restore a named tuple only into one with the same fields.
 """

@@ -126,7 +126,7 @@ def scale_by_curve(
     for name, amount in (("unit", checked.unit), ("count", checked.count)):
         if amount is not None and amount > _MAX_JAX_COUNT:
             limit = f"have a {name} of at most {_MAX_JAX_COUNT}"
-            raise ValueError(checks.must("clock", clock, limit))
+            raise ValueError(checks.must("clock", checked.to_plain(), limit))
     initial_rules = start_position(checked).rules
     flat_starts = np.array(curve.flat_starts, np.int32)
 

@@ -143,9 +143,9 @@ class BatchPlan:
 
         Returns:
             A curve of `curve.total_steps` steps. Its `unit` is `unit`: without `clock=`,
-            `lambda_lr`, `TrainStep` and `scale_by_curve` count in this unit, and they reject a
-            clock with a different one. `optax_schedule` rejects the curve, because optax counts
-            updates.
+            `lambda_lr`, `TrainStep`, `CurveScheduler` and `scale_by_curve` count in this unit, and
+            they reject a clock with a different one. `optax_schedule` rejects the curve, because
+            optax counts updates.
 
         Raises:
             ValueError: A value is out of range; a threshold is not a multiple of `unit`; a product

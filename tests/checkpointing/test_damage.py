@@ -206,7 +206,7 @@ def test_digests_are_sha256_of_files(saved):
 
 
 def test_each_file_is_verified_by_one_rank(tmp_path):
-    """By the file that it wrote. The order of a set differs between processes."""
+    """In the order of the ranks, so each can verify what it wrote; that of a set differs."""
     names = [rank_file(number) for number in range(20)]
     files = dict.fromkeys(names, "")
     checkpoint = SimpleNamespace(path=tmp_path, undamaged_manifest={"files": files})

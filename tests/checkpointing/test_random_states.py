@@ -121,9 +121,9 @@ def preserved_random_states():
 # Loops that are interrupted.
 
 
-# Before the first save, between two, at the end of an epoch, and in the middle of the next one.
+# Between two regular saves, at one, at the end of an epoch of five updates, and in the next epoch.
 @pytest.mark.parametrize("stop", [1, 4, 5, 7])
-def test_loop_resumes_after_any_update(tmp_path, stop):
+def test_loop_resumes_after_an_update(tmp_path, stop):
     expected = train(tmp_path / "uninterrupted", UPDATES)
     train(tmp_path / "stopped", stop)
     assert train(tmp_path / "stopped", UPDATES) == expected

@@ -82,6 +82,17 @@ def test_picture_points_lie_on_the_curve(description):
     assert np.allclose(answer["levels"], curve(steps), rtol=0, atol=1e-6)
 
 
+@given(DESCRIPTIONS)
+def test_table_is_that_of_describe(description):
+    """With a peak of 1, its learning rates are the levels."""
+    curve = build(description)
+    table = answer_about(curve, 1.0)["segments"]
+    lines = [" ".join(table["headings"]).replace("lr ", "")]
+    lines.extend(" ".join(row) for row in table["rows"])
+    described = curve.describe().splitlines()
+    assert [line.split() for line in lines] == [line.split() for line in described]
+
+
 def test_omissions_of_long_curves_are_reported():
     curve = StagedCurve([(10, 1 - number / 500) for number in range(400)])
     answer = answer_about(curve)

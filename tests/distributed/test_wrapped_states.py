@@ -103,8 +103,11 @@ def step_in_reverse_order(model):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("wrap_saved", EVERY_WRAPPER)
-def test_state_loads_under_every_wrapper(tmp_path, wrap_saved):
-    """A step and a model have the same names under any wrapper, and load without and with one."""
+def test_state_of_every_wrapper_loads(tmp_path, wrap_saved):
+    """A step and a model have the same names under any wrapper.
+
+    They load without a wrapper, under their own, and under FSDP2.
+    """
     saved = wrap_saved(Module(1))
     step = step_over(saved)
     step(BATCH)

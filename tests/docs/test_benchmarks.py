@@ -27,7 +27,7 @@ SMALL = {
 """The arguments of a small run, by script."""
 
 
-# Compiling takes half a minute per script, and has other tests.
+# Compiling takes half a minute per script, and other tests cover it.
 EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 
 

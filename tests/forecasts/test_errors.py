@@ -174,10 +174,9 @@ def test_no_row_with_a_step_and_a_loss():
 
 
 def test_steps_with_separators_of_thousands(tmp_path):
-    """They are not the steps 1, 2 and 3."""
     log = tmp_path / "log.txt"
-    log.write_text("step 1,000: loss 3.2\nstep 2,000: loss 3.1\nstep 3,000: loss 3.0\n")
-    with pytest.raises(ValueError, match="no usual column for step"):
+    log.write_text("step 900: loss 3.2\nstep 1,000: loss 3.1\nstep 1,100: loss 3.0\n")
+    with pytest.raises(ValueError, match="line 2: the step has separators of thousands"):
         LossRun.read(log, CURVE, PEAK)
 
 

@@ -155,7 +155,7 @@ class Files(Lines):
 
 @pytest.mark.slow
 def test_interrupted_load():
-    """At every line at which the step begins or ends to write, and at each third of the others.
+    """At every line at which the step begins or ends a write, and at every third of the others.
 
     They are lines of this library, and of torch's optimizers and modules.
     """

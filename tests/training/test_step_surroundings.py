@@ -100,7 +100,7 @@ def test_compiled_model():
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 def test_loss_fn_compiles_once():
-    """With Inductor. No update recompiles, also past the end of the curve."""
+    """With Inductor. No update recompiles, not even past the end of the curve."""
     from torch._inductor.compile_fx import compile_fx  # takes seconds
 
     graphs = []

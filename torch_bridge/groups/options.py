@@ -117,8 +117,7 @@ class GroupOption(NamedTuple):
     def warn_of_scales(self, groups: Sequence[dict[str, Any]]) -> None:
         """Warn if a group has a factor for this option, which this library does not apply."""
         for key in _SCALES.get(self.name, ()):
-            factors = [group.get(key, 1) for group in groups]
-            scaled = [item for item in factors if isinstance(item, int | float) and item != 1]
+            scaled = [group for group in groups if _is_scale(group.get(key, 1))]
             if scaled:
                 # This line is also right for a group that had a scheduler before. It does not work
                 # in place, because several groups may have the same tensor.
@@ -155,6 +154,13 @@ class GroupOption(NamedTuple):
             return current.fill_(value).clone()
         self.replace(group, value)
         return value
+
+
+def _is_scale(value: Any) -> bool:
+    try:
+        return float(value) != 1
+    except (RuntimeError, TypeError, ValueError):
+        return False  # here the key means something else
 
 
 LEARNING_RATE = GroupOption("lr")

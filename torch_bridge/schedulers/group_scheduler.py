@@ -58,7 +58,7 @@ class GroupScheduler(LRScheduler):
     """The base class of `lambda_lr` and `follow`."""
 
     _owner: ClassVar[StateOwner]
-    """The scheduler, for `resume`."""
+    """How messages about a state name this scheduler."""
 
     base_lrs: list[Any]
     """The base of each group, in float32. Programs may change it."""

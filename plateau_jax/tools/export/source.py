@@ -106,9 +106,10 @@ def python_source(curve: Curve, peak: float | None) -> str:
         peak = float(peak)
     rows = exported_rows(curve._python_table)
     steps = steps_of_pieces(rows)
-    multipliers_and_lrs = [curve.learning_rate(steps, peak) for peak in (1.0, CHECKED_PEAK)]
+    multipliers_and_lrs = [curve.learning_rate(steps, scale) for scale in (1.0, CHECKED_PEAK)]
+    pairs = np.stack(multipliers_and_lrs, axis=1)
     check_value = 0
-    for bits in np.stack(multipliers_and_lrs, axis=1).view(np.uint32).ravel().tolist():
+    for bits in pairs.view(np.uint32).ravel().tolist():
         check_value = (65537 * check_value + bits) % (2**61 - 1)
     return _FILE.substitute(
         version=VERSION,

@@ -18,11 +18,12 @@ from plateau_jax.arguments.curve_warning import warn
 # before them.
 _NAMED_NUMBER = re.compile(
     r"(?P<name>[A-Za-z_][\w/.()-]*(?: [\w()]+)*?)\s*[:=]?\s*\[?\s*"
-    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)]|,\d{3}\b)"
+    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)])"
 )
 _STEP = r"\b(global_)?(step|iter|iteration|update|num_updates)s?\b"
 _NAME_OF_STEP = re.compile(_STEP, re.IGNORECASE)
 _NAMED_STEP = re.compile(_STEP + r"(\(train\))?[:=\s\[]*\d", re.IGNORECASE)
+_GROUPED_STEP = re.compile(_STEP + r"(\(train\))?[:=\s\[]*\d{1,3}(,\d{3})+\b", re.IGNORECASE)
 
 Row = Mapping[str, Any]
 
@@ -155,7 +156,11 @@ def _parse_console(lines: Sequence[str], name: str) -> list[Row]:
     """Read names with numbers. A line without a step belongs to the last one that has a step."""
     rows: list[Row] = []
     position: Row = {}
-    for line in lines:
+    for number, line in enumerate(lines, 1):
+        if _GROUPED_STEP.search(line):
+            raise ValueError(
+                f"{name}, line {number}: the step has separators of thousands: write it without"
+            )
         cells = {found["name"]: found["number"] for found in _NAMED_NUMBER.finditer(line)}
         steps = {column: cells[column] for column in cells if _NAME_OF_STEP.search(column)}
         position = steps or position

@@ -201,8 +201,8 @@ def _checked_step(cell: Any, place: str) -> int:
     step = _number(cell, place)
     if not (step.is_integer() and 0 <= step <= checks.MAX_STEP):
         raise ValueError(
-            f"{place} = {checks.short_repr(cell)} must be an integer in 0 … 2147483647, a number "
-            "of updates, not of samples or epochs"
+            f"{place} = {checks.short_repr(cell)} must be an integer in 0 … {checks.MAX_STEP}, a "
+            "number of updates, not of samples or epochs"
         )
     return int(step)
 

@@ -18,7 +18,7 @@ def profile(
 ) -> str:
     """Trace a few steady updates with `torch.profiler`.
 
-    Provisional: 1.0 will not promise it.
+    Provisional: the promises of 1.0 will not cover it.
 
     The first eight updates are not traced, since they include compilation and capture. The trace of
     the next five is written to `directory/trace.json`, for Perfetto or chrome://tracing.

@@ -99,8 +99,8 @@ class TrainStep:
             update, or `"raise"` an error too. `"raise"` synchronizes with the device in every
             update.
         compile: Compile `loss_fn`, and the decision of hold rules, with `torch.compile`.
-        cuda_graph: Capture the whole update in a CUDA graph, one for each of the first eight shapes
-            of a batch. Updates with other shapes run eagerly.
+        cuda_graph: Capture the whole update in a CUDA graph, one for each of the first eight batch
+            shapes. Updates with other shapes run eagerly.
         carry: The initial recurrent state, any pytree of tensors. `loss_fn(model, batch, carry)`
             then returns (loss or pair, new carry).
         clock: A `DataClock`, to count samples or tokens: pass what each update consumes,
