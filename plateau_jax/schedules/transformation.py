@@ -125,8 +125,8 @@ def scale_by_curve(
     checked = check_clock(clock, [curve])
     for name, amount in (("unit", checked.unit), ("count", checked.count)):
         if amount is not None and amount > _MAX_JAX_COUNT:
-            limit = f"have a {name} of at most {_MAX_JAX_COUNT}"
-            raise ValueError(checks.must("clock", checked.to_plain(), limit))
+            limit = f"be at most {_MAX_JAX_COUNT} in JAX"
+            raise ValueError(checks.must(("clock", name), amount, limit))
     initial_rules = start_position(checked).rules
     flat_starts = np.array(curve.flat_starts, np.int32)
 
