@@ -62,6 +62,7 @@ def test_wrong_arguments(folder, capsys, arguments, message):
     assert logs == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -128,6 +128,7 @@ min_lr_ratio: 0.001
 """
 
 
+@pytest.mark.slow
 def test_curve_may_be_in_yaml(printed_by):
     pytest.importorskip("yaml")
     Path("CURVE.YAML").write_text(CURVE_IN_YAML)

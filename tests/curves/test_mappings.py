@@ -189,6 +189,7 @@ def test_wrong_curve_is_named_by_its_path(place):
     assert str(caught.value).startswith(f"{path} = 200000.0 must be ")
 
 
+@pytest.mark.slow
 def test_places_take_omegaconf_nodes():
     omegaconf = pytest.importorskip("omegaconf")
     curves = omegaconf.OmegaConf.create([BASE.to_dict(), "${0}"])
@@ -206,6 +207,7 @@ def test_scheduler_from_python_literals():
     assert scheduler.curves == [StagedCurve.wsd(100, warmup_steps=5, decay_steps=20)]
 
 
+@pytest.mark.slow
 def test_omegaconf_names_missing_values():
     omegaconf = pytest.importorskip("omegaconf")
     config = omegaconf.OmegaConf.create(
