@@ -159,6 +159,7 @@ def test_state_without_a_kind_is_rejected(build):
     del state["kind"]
     message = check_rejected(part, state)
     assert message.startswith("state_dict is not the state of ")
+    assert ": it has no '" in message
 
 
 @pytest.mark.parametrize(("build", "build_other"), list(permutations(DIFFERENT_PARTS, 2)))

@@ -128,7 +128,7 @@ def scale_by_curve(
             limit = f"be at most {_MAX_JAX_COUNT} in JAX"
             raise ValueError(checks.must(("clock", name), amount, limit))
     initial_rules = start_position(checked).rules
-    flat_starts = np.array(curve.flat_starts, np.int32)
+    flat_starts = np.array(sorted(checked.flat_starts), np.int32)
 
     # The total of a run may exceed int32, and without x64 JAX has no wider integers. So the state
     # stores the total as curve_step · unit + rest, and each number stays below 2³¹. With unit = 8,

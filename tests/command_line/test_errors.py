@@ -67,10 +67,7 @@ def test_wrong_arguments(folder, capsys, arguments, message):
     ("text", "message"),
     [
         ("", "arguments = None must be a mapping"),
-        (
-            "kind: plateau\ntotal_steps: 10K",
-            "total_steps = '10K' must be an integer or text",
-        ),
+        ("kind: plateau\ntotal_steps: 10K", "total_steps = '10K' must be an integer or text"),
         (
             "kind: plateau\ntotal_steps: 100\nmin_lr_ratio: 1e-2",  # PyYAML reads 1e-2 as text
             "min_lr_ratio = '1e-2' must be a number, not text: write 0.01",

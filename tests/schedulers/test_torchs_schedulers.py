@@ -120,11 +120,7 @@ def load(parts, states, *, in_order):
 
 @pytest.mark.parametrize(
     ("compose", "begin", "end"),
-    [
-        (curve_first, 0, 19),
-        (curve_second, 20, 41),
-        (chained_alone, 0, 41),
-    ],
+    [(curve_first, 0, 19), (curve_second, 20, 41), (chained_alone, 0, 41)],
 )
 @examples(20)
 @given(

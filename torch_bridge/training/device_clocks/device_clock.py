@@ -12,7 +12,6 @@ from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import MAX_CONSUMED, MAX_COUNT, CheckedClock
 from plateau_jax.clocks.decision import decide
 from plateau_jax.clocks.position import Position, position_after, start_position
-from plateau_jax.clocks.rules import Rule
 from plateau_jax.curves.curve import Curve
 from torch_bridge.training.device_clocks.learning_rates import LearningRates
 
@@ -98,7 +97,7 @@ class DeviceClock:
             self.count = self._if_applied[3]
         self._hold: Hold | None = None
         if checked.rules:
-            self._hold = Hold(checked.rules, self.curves[0], device, is_compiled=is_compiled)
+            self._hold = Hold(checked, device, is_compiled=is_compiled)
 
         self._learning_rates = LearningRates(self.curves, device)
         self.lrs = self._learning_rates.current
@@ -258,18 +257,16 @@ class Hold:
     Call `write_states` before the first decision.
 
     Args:
-        rules: At least one rule.
-        curve: The curve that they hold.
+        clock: A clock with at least one rule.
         device: The device of the states.
         is_compiled: True to compile the decision.
     """
 
-    def __init__(
-        self, rules: Sequence[Rule], curve: Curve, device: torch.device, *, is_compiled: bool
-    ) -> None:
-        self._rules = rules
-        self._flat_starts = torch.tensor(curve.flat_starts, dtype=torch.int64, device=device)
-        self._initial = start_position(CheckedClock(rules=tuple(rules))).rules
+    def __init__(self, clock: CheckedClock, device: torch.device, *, is_compiled: bool) -> None:
+        self._rules = clock.rules
+        flat_starts = sorted(clock.flat_starts)
+        self._flat_starts = torch.tensor(flat_starts, dtype=torch.int64, device=device)
+        self._initial = start_position(clock).rules
         self._num_integers = [
             sum(value.dtype == np.int32 for value in state) for state in self._initial
         ]
