@@ -14,10 +14,11 @@ BITS = 224
 """Fractional bits of an exact level as an integer: multipliers below 2⁻¹²⁶ are 0, so all others
 have 98 bits."""
 
-_DECIMAL = Context(prec=100)  # digits
-_COMPARED = Context(prec=60)  # digits
 SLACK = 1 << (BITS - 208)
 """An upper bound on the sum of all rounding errors in a fixed level."""
+
+_DECIMAL = Context(prec=100)  # digits
+_COMPARED = Context(prec=60)  # digits
 
 _RELIABLE_BITS = 270
 """Numbers computed in 352 bits are correct to at least these: what should be 2 may be 1.99…9, but

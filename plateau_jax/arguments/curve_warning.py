@@ -63,7 +63,7 @@ def _module_of(frame: FrameType) -> str:
 
 @contextmanager
 def suppress_warnings() -> Generator[None]:
-    """Suppress warnings while a curve that has warned is rebuilt, as a copy or from a state."""
+    """Suppress warnings about a curve that has warned before, or that the user did not write."""
     token = _is_suppressed.set(True)
     try:
         yield

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Count
-from plateau_jax.clocks.hold_rule import HoldRule
 from plateau_jax.clocks.rules import RULES, Rule
 from plateau_jax.curves.curve import Curve
 from plateau_jax.saved_states.formats import arguments_of
@@ -73,9 +72,6 @@ class DataClock:
         """Return the kind and all arguments as plain JSON values."""
         return {"kind": self._kind, **arguments_of(self)}
 
-
-CLOCKS: tuple[type[DataClock | HoldRule], ...] = (DataClock, *RULES)
-"""Every clock and rule."""
 
 AnyClock = DataClock | Rule | Sequence[Rule]
 """The types of an argument `clock`; None counts updates."""

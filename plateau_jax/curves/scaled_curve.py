@@ -22,7 +22,7 @@ _MAX_FACTOR = 2**31
 
 _HIGHEST = Level("1.000000000000001")
 """The product of two rounded decimals may be a little above 1: 0.7071067811865476 ·
-1.4142135623730951 is 1 + 7·10⁻¹⁷."""
+1.4142135623730951 is 1 + 1.4·10⁻¹⁶."""
 
 
 @storable
@@ -63,8 +63,9 @@ class ScaledCurve(Curve, kind="scaled"):
             _check_levels(segments, reference)
 
         depth = depth_above(curve)
-        vars(self).update(curve=curve, pairs=pairs, reference=reference)
-        vars(self).update(exponent=exponent, _depth=depth)
+        vars(self).update(
+            curve=curve, pairs=pairs, reference=reference, exponent=exponent, _depth=depth
+        )
         self._freeze(segments, unit)
 
     def __repr__(self) -> str:

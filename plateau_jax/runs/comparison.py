@@ -25,9 +25,10 @@ class StateOwner(NamedTuple):
     """How to resume all the same."""
     peak: str = "peak"
     """The noun for a peak; a different one for options other than the learning rate."""
+    keeps_saved_peak: bool = False
+    """True if the run continues with the saved peak, so that a different one is only a warning."""
     change_peak: str = ""
-    """The method that changes the saved peak, with which the run continues: then a different one is
-    a warning. Empty if the run continues with the program's: then it is an error."""
+    """The method that then changes the peak."""
     counter: str = "updates"
     """The entry of the state with the number of updates."""
     least_updates: int = 0
@@ -103,8 +104,7 @@ def _compare_clocks(
     for before, record in zip(saved, now, strict=True):
         # Compared as plain values: a library that stores [0.3, 5] as floats returns 5.0.
         if clocks_differ(before.clock, record.clock):
-            arguments = _differing_arguments(before.clock, record.clock, ("clock",))
-            shown = "; ".join(arguments) or _show_change(("clock",), before.clock, record.clock)
+            shown = "; ".join(_differing_arguments(before.clock, record.clock, ("clock",)))
             continues = f"The run continues at step {step} of the curve, with a fresh clock"
             yield _Difference("clock", f"it was saved with {shown}", continues)
             return
@@ -132,14 +132,13 @@ def _compare_peaks(
             if len(set(saved_peaks)) > 1 or len(set(peaks)) > 1:
                 group = f"group {index}"
             continues = f"The run continues with {peak}"
-            if owner.change_peak:
+            if owner.keeps_saved_peak:
                 change = f"{owner.change_peak}({short_repr(one_if_equal(peaks))})"
                 continues = (
                     f"The run continues with {before}; to change it, call {change} after the load"
                 )
             problem = f"{group} was saved with {before}, now {peak}"
-            is_warning = bool(owner.change_peak)
-            yield _Difference(owner.peak, problem, continues, is_warning=is_warning)
+            yield _Difference(owner.peak, problem, continues, is_warning=owner.keeps_saved_peak)
             return
 
 

@@ -73,7 +73,7 @@ def resume(
         saved_position["hold"] = []
         rules = ()
     position = read_position(saved_position, owner.counter, owner.least_updates, unit, rules)
-    if position.updates <= 0 and not owner.change_peak:  # no update has used the saved peak
+    if position.updates <= 0 and not owner.keeps_saved_peak:  # no update has used the saved peak
         now = [record._replace(peak_value=None) for record in now]
     warnings = compare_runs(
         records,

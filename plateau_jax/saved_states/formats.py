@@ -46,7 +46,7 @@ class Format(Generic[State]):
         return isinstance(kind, str) and kind == self.kind
 
     def check_version(self, name: str, state: Mapping[str, Any]) -> None:
-        """Raise a ValueError if a different version saved a state of this kind.
+        """Raise a ValueError if a different version saved a state, by its format and its entries.
 
         Args:
             name: The name of the state, for messages.
@@ -102,11 +102,6 @@ def check_bool(name: str, value: Any) -> None:
     if type(value) is not bool:
         shown = checks.short_repr(value)
         raise ValueError(f"state_dict has {name} = {shown}, which must be a bool")
-
-
-def is_of_different_version(error: Exception) -> bool:
-    """Return True for an error from reading what a different version may have saved."""
-    return DIFFERENT_VERSION in str(error)
 
 
 def describe_error(error: Exception) -> str:

@@ -41,10 +41,11 @@ VALUE_BITS = 62
 MOST_PIECES = 4096
 """The most pieces in a segment. A segment of a shape in `series` needs at most some 400."""
 
-_ONE = 1 << BITS
-_HALF = 1 << (LIMB_BITS - 1)
 FLOORS = 3
 """More than what rounded coefficients (below 1) and products rounded down (below 2) change."""
+
+_ONE = 1 << BITS
+_HALF = 1 << (LIMB_BITS - 1)
 
 
 class Piece(NamedTuple):

@@ -9,9 +9,9 @@ Each is given before an update:
                   the unit is so large that the curve stays where all learning rates are 0
     every 32nd    the step is far past the end (`end_message` has the rule), once
 
-Updates are counted from where the scheduler was built, moved or loaded. While a different scheduler
-has written the groups, no warning is given. Updates of a compiled optimizer, or of one
-without hooks, are not counted.
+Updates are counted from where the scheduler was built, moved or loaded, or its peaks were set.
+While a different scheduler has written the groups, no warning is given. Updates of a compiled
+optimizer, or of one without hooks, are not counted.
 """
 
 from collections.abc import Sequence

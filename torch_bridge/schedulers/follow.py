@@ -67,6 +67,7 @@ class follow(GroupScheduler):
 
     _owner = StateOwner(
         peak="base",
+        keeps_saved_peak=True,
         change_peak="follower.set_base_value",
         counter="last_epoch",
         least_updates=-1,

@@ -103,7 +103,7 @@ class GroupScheduler(LRScheduler):
         self._position = self._first_position(last_epoch)
         self._position_of_update: Position | None = None
         """Where the scheduler was at the last update, to notice that nobody steps it any more."""
-        self._is_base_set = False
+        self._peak_was_set = False
         """True if the program has set the bases, in this run or before. The saved ones may then
         differ from the program's without a warning."""
 
@@ -421,7 +421,7 @@ class GroupScheduler(LRScheduler):
         for group, base in zip(self._members.groups, checked, strict=True):
             group[self._option.base_key] = base
         self._sync_groups()
-        self._is_base_set = True
+        self._peak_was_set = True
         self._restart_advice()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
             self._move_to(self._position)
@@ -437,7 +437,7 @@ class GroupScheduler(LRScheduler):
             "last_epoch": self.last_epoch,
             **dump_position(self._clock, self._position),
             "records": dump_records(values.curves, values.bases, self._clock),
-            "peak_was_set": self._is_base_set,
+            "peak_was_set": self._peak_was_set,
             "in_charge": self.last_epoch >= 0 and self._is_in_charge(),
         }
 
@@ -464,7 +464,7 @@ class GroupScheduler(LRScheduler):
                 check_bool(name, state[name])
             now = records_of(present.values.curves, present.values.bases, self._clock)
             # A rollback to before `set_peak`.
-            is_rollback = self._is_base_set and self.last_epoch > 0
+            is_rollback = self._peak_was_set and self.last_epoch > 0
             for index, group in enumerate(present.groups):
                 # FinetuningScheduler adds groups again, with a momentary value, before a load.
                 is_added = self.last_epoch > 0 and self._members.place_of(group) is None
@@ -490,7 +490,7 @@ class GroupScheduler(LRScheduler):
             self._move_to(resumed.position)
         else:
             self._position = resumed.position
-        self._is_base_set = state["peak_was_set"]
+        self._peak_was_set = state["peak_was_set"]
         self._step_count = self.last_epoch + 1
         self._restart_advice()
 

@@ -74,7 +74,7 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
         return saved
     updates: Any = state.get("last_epoch")  # a ChainedScheduler has none
     first = state
-    while "_schedulers" in first:
+    while first.get("_schedulers"):
         first = first["_schedulers"][0]
         if updates is None:
             updates = first.get("last_epoch")
@@ -86,11 +86,13 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
             "Do not load it: build lambda_lr(optimizer, curve, "
             f"last_epoch={first['last_epoch'] - 1}), and then call scheduler.set_peak(peak)"
         )
+    if updates is None:
+        raise KeyError("last_epoch")
     return {
         "last_epoch": updates,
         "offset": 0,
         "hold": [],
         "peaks": first["base_lrs"],
         "peak_was_set": False,
-        "in_charge": updates >= 0,  # a TypeError if there is no counter
+        "in_charge": updates >= 0,
     }

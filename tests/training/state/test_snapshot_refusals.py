@@ -189,6 +189,21 @@ def test_state_of_another_library_is_left_to_it():
     assert equal_trees(step.state_dict(), saved.state_dict())
 
 
+def test_load_warns_of_a_peak_set_before_it_but_not_after_updates():
+    saved = make_step()
+    train(saved, batches(3))
+    step = make_step()
+    step.set_peak(0.5)
+    with pytest.warns(
+        CurveWarning, match=r"saved with 0\.01.*, now 0\.5.* call train_step\.set_peak"
+    ):
+        step.load_state_dict(saved.state_dict())
+    train(step, batches(1))
+    step.set_peak(0.5)
+    step.load_state_dict(saved.state_dict())  # back to before the change
+    assert equal_trees(step.state_dict(), saved.state_dict())
+
+
 def test_strict_of_a_step_is_the_default_of_loads():
     saved = make_step()
     train(saved, batches(3))

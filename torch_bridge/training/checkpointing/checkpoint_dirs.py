@@ -26,7 +26,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypedDict
 
-from plateau_jax.saved_states.formats import Format, is_of_different_version
+from plateau_jax.saved_states.formats import Format
 from torch_bridge.training.checkpointing.file_format import (
     FORMAT_NUMBER,
     MANIFEST,
@@ -129,9 +129,9 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     entries: Any = json.loads(content)
     try:
         manifest = _FORMAT.read(MANIFEST, entries)
-    except (KeyError, TypeError, ValueError) as error:
-        if is_of_different_version(error):
-            return CheckpointDir(step, path, None, str(error), is_of_different_version=True)
+    except ValueError as error:
+        return CheckpointDir(step, path, None, str(error), is_of_different_version=True)
+    except (KeyError, TypeError) as error:
         return damaged(f"is malformed: {error!r}")
     if manifest["step"] != step:
         return damaged(f"is that of checkpoint {manifest['step']}")

@@ -36,8 +36,14 @@ _SCHEDULES = [item.kind for item in (SCHEDULER, FOLLOWER, TRAIN_STEP, CURVE_SCHE
 """The kinds of the states of schedules."""
 
 _SAME_ON_ALL_RANKS = (
-    *("last_epoch", "updates", "applied", "skipped", "offset", "consumed"),
-    *("hold", "records"),
+    "last_epoch",
+    "updates",
+    "applied",
+    "skipped",
+    "offset",
+    "consumed",
+    "hold",
+    "records",
 )
 """The entries of the state of a schedule that determine its learning rates."""
 

@@ -27,8 +27,16 @@ from torch_bridge.training.distributed.dtensors import mesh_of, placements_of
 
 _CONTAINERS = (dict, OrderedDict, Counter, list, tuple)
 _PLAIN_TYPES = (
-    *(type(None), bool, int, float, complex, str, bytes),
-    *(torch.dtype, torch.device, torch.Size),
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.Size,
 )
 _MAX_INT_BITS = 2032  # `torch.load(weights_only=True)` reads no integer of more than 255 bytes
 

@@ -378,7 +378,7 @@ class TrainStep:
         self._status.check()
         self._steppers.prepare()
         self._status.begin_writing()
-        self._state.is_peak_set = True
+        self._state.peak_was_set = True
         self._clock.set_peaks(peaks)
         if self._start_warning is not None:
             self._start_warning.accept_values()

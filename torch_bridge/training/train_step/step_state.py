@@ -109,6 +109,7 @@ TRAIN_STEP = Format(
 
 _OWNER = StateOwner(
     override="pass strict=False to load_state_dict, or to TrainStep if Checkpoints loads",
+    keeps_saved_peak=True,
     change_peak="train_step.set_peak",
     counter="applied",
 )
@@ -148,7 +149,7 @@ class StepState:
         self._precision = precision
         self._carry = carry
         self._device = device
-        self.is_peak_set = False
+        self.peak_was_set = False
         """True if `set_peak` has set the peaks, in this run or before."""
 
     def read(self) -> TrainStepState:
@@ -170,7 +171,7 @@ class StepState:
             applied=counters.applied,
             **dump_position(clock.checked, clock.position_of(counters)),
             skipped=counters.skipped,
-            peak_was_set=self.is_peak_set,
+            peak_was_set=self.peak_was_set,
             loss_scale=None if scale is None else scale.tensors(),
             carry=carry,
             random=get_states_of_device(self._device),
@@ -211,7 +212,9 @@ class StepState:
         checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
         check_bool("peak_was_set", state["peak_was_set"])
         now = records_of(clock.curves, clock.peaks, clock.checked)
-        if state["peak_was_set"] or self.is_peak_set:
+        # A rollback to before `set_peak`.
+        is_rollback = self.peak_was_set and clock.read_counters().applied > 0
+        if state["peak_was_set"] or is_rollback:
             now = [record._replace(peak_value=None) for record in now]
         resumed = resume(state, now, clock.checked, _OWNER, strict=strict)
         if len(resumed.peaks) != len(now):
@@ -227,7 +230,7 @@ class StepState:
         for optimizer, copied in zip(self._optimizers, checked.optimizers, strict=True):
             load_optimizer(optimizer, copied)
         self._clock.write_state(checked.position, checked.peaks, saved["skipped"])
-        self.is_peak_set = bool(saved["peak_was_set"])
+        self.peak_was_set = bool(saved["peak_was_set"])
         if self._precision.scale is not None:
             self._precision.scale.write_state(saved["loss_scale"] or ())
         if self._carry is not None:
