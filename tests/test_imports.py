@@ -238,6 +238,41 @@ def test_import_of_torch_bridge_allows_its_values():
     assert torch.load(file, weights_only=True) == values
 
 
+# Names whose package is missing.
+
+
+def check_needs(package, name, message, missing):
+    with pytest.raises(ModuleNotFoundError) as caught:
+        getattr(importlib.import_module(package), name)
+    assert str(caught.value) == message
+    assert caught.value.name == missing
+
+
+@without("jax", "torch")
+def test_missing_package_is_named_with_its_extra():
+    message = "multiplier needs jax: pip install 'plateau-jax[jax]'"
+    check_needs("plateau_jax", "multiplier", message, "jax")
+    message = "lambda_lr needs torch: pip install 'plateau-jax[torch]'"
+    check_needs("torch_bridge", "lambda_lr", message, "torch")
+
+
+@without("matplotlib")
+def test_plot_without_matplotlib():
+    from plateau_jax import PlateauCurve, plot
+
+    message = "plot needs matplotlib: pip install 'plateau-jax[plot]'"
+    with pytest.raises(ModuleNotFoundError) as caught:
+        plot(PlateauCurve(9))
+    assert str(caught.value) == message
+
+
+@without("plateau_jax.table.evaluation")
+def test_missing_file_of_this_package():
+    """No extra installs it, so Python's message stays."""
+    file = "plateau_jax.table.evaluation"
+    check_needs("plateau_jax", "plot", f"import of {file} halted; None in sys.modules", file)
+
+
 if __name__ == "__main__":
     (_, name) = sys.argv
     PROGRAMS[name]()

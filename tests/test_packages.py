@@ -14,7 +14,6 @@ from packaging.version import Version
 
 import plateau_jax
 import torch_bridge
-from plateau_jax.clocks.rules import RULES
 
 ROOT = Path(__file__).parents[1]
 
@@ -60,24 +59,6 @@ def test_unknown_name(package):
 @pytest.mark.parametrize("package", [plateau_jax, torch_bridge])
 def test_version_is_that_of_the_distribution(package):
     assert package.__version__ == metadata.version("plateau-jax")
-
-
-REEXPORTED = {
-    "Curve",
-    "PlateauCurve",
-    "StagedCurve",
-    "BatchPlan",
-    "DataClock",
-    *(rule.__name__ for rule in RULES),
-}
-
-
-def test_torch_bridge_reexports_the_curves():
-    """Each package has its own `multiplier`."""
-    in_both = set(torch_bridge.__all__) & set(plateau_jax.__all__)
-    assert in_both == REEXPORTED | {"multiplier"}
-    for name in REEXPORTED:
-        assert getattr(torch_bridge, name) is getattr(plateau_jax, name)
 
 
 # Which files import which.

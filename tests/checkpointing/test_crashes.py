@@ -1,4 +1,8 @@
-"""Whatever happens at an operation on the disk, a checkpoint is complete or absent."""
+"""Whatever happens at an operation on the disk, a checkpoint is complete or absent.
+
+A save that is interrupted is a `Save`; a new way to read a checkpoint is a function in
+`every_read`.
+"""
 
 import errno
 import io

@@ -1,4 +1,4 @@
-"""`--log` reads the files and the console lines of trainers."""
+"""`--log` reads the files and the console lines of trainers; each format is an entry of `TOOLS`."""
 
 import json
 from typing import NamedTuple

@@ -1,8 +1,5 @@
 """Mappings that describe curves: every place in both packages that takes a curve takes them too."""
 
-import ast
-from importlib import import_module
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -195,16 +192,6 @@ def test_places_take_omegaconf_nodes():
     curves = omegaconf.OmegaConf.create([BASE.to_dict(), "${0}"])
     assert lambda_lr(optimizer_of(2), curves).curves == [BASE, BASE]
     np.testing.assert_equal(stack(curves), stack([BASE, BASE]))
-
-
-def test_scheduler_from_python_literals():
-    """Of sd-scripts and OneTrainer."""
-    text = "{'kind': 'staged', 'stages': [('5%', 1.0), ('rest',), (20, 0.0, '1-sqrt')], "
-    text += "'total_steps': 100}"
-    # Trainers build a scheduler from the name of its class.
-    scheduler_class = import_module("torch_bridge").lambda_lr
-    scheduler = scheduler_class(optimizer_of(), last_epoch=-1, curve=ast.literal_eval(text))
-    assert scheduler.curves == [StagedCurve.wsd(100, warmup_steps=5, decay_steps=20)]
 
 
 @pytest.mark.slow

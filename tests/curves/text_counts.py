@@ -38,10 +38,3 @@ def text_and_integers() -> list[tuple[Value, Value]]:
         ),
         (DataClock("64k", "500000"), DataClock(64_000, 500_000)),
     ]
-
-
-def sum_of_counts(curve: PlateauCurve, plan: BatchPlan, clock: DataClock) -> int:
-    """Add attributes, which are integers."""
-    plateaus = sum(length for _, length in curve.absolute_plateaus)
-    batches = sum(batch for _, batch in plan.pairs)
-    return curve.total_steps + curve.warmup_steps + plateaus + batches + clock.unit

@@ -8,7 +8,6 @@ from flax import nnx
 from orbax import checkpoint
 from support.clocks import holds
 from support.jax.jax_cases import CURVE, STEPS, assert_equal_bits, product, x64_both_ways
-from support.wrong import wrong
 
 from plateau_jax import (
     DataClock,
@@ -36,17 +35,6 @@ def test_flax_variables_are_steps_and_peaks(x64, kind):
                 lrs, multipliers = call(step, peak)
                 assert_equal_bits(lrs, product(CURVE, 0.1, value))
                 assert_equal_bits(multipliers, np.float32(CURVE(value)))
-
-
-@wrong(TypeError, "step must be an int")
-def test_float_variable_as_step():
-    step = nnx.Variable(jnp.float32(3))
-    optax_schedule(CURVE, 1.0)(step)
-
-
-@wrong(ValueError, "peak_value = ")
-def test_negative_variable_as_peak():
-    optax_schedule(CURVE, nnx.Variable(jnp.float32(-1)))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import curves_and_steps
-from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.jax.jax_cases import (
     STEPS,
@@ -159,24 +158,3 @@ def test_uncompiled_calls_match_numpy_bits(x64, curve):
     with jax.enable_x64(x64), jax.disable_jit():
         assert_equal_bits(of_step(STEPS), curve(STEPS))
         assert_equal_bits(by_vmap(STEPS), curve(STEPS))
-
-
-@pytest.mark.filterwarnings("ignore:min_lr_ratio:plateau_jax.CurveWarning")
-@pytest.mark.gpu("jax")
-@x64_both_ways
-@few_and_many_rows
-def test_accelerator_matches_numpy_bits(x64, curve):
-    longest = PlateauCurve(MAX_STEP, warmup_steps=10**6, plateaus=[(30, 20)], min_lr_ratio=1e-12)
-    some_steps = STEPS[: SIZE * 20]
-    steps = np.linspace(0, MAX_STEP, 100_000).astype(np.int32)
-    with jax.enable_x64(x64):
-        assert_equal_bits(multiplier(longest.table, steps), longest(steps))
-        modes = every_mode_of_a_traced_table(curve.table, some_steps)
-        for values in modes.values():
-            assert_equal_bits(values, curve(some_steps))
-        for peak in (0.1, 3e-4, SMALLEST_NORMAL):
-            expected = product(curve, peak, STEPS)
-            schedule = optax_schedule(curve, peak)
-            compiled = jax.jit(partial(schedule, STEPS))
-            assert_equal_learning_rates(schedule(STEPS), expected)
-            assert_equal_learning_rates(compiled(), expected)

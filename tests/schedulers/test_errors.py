@@ -321,11 +321,7 @@ def test_any_damage_is_rejected_or_harmless(kind, is_strict, data):
 OLD = PlateauCurve(64, warmup_steps=5)
 LONGER = PlateauCurve(96, warmup_steps=5)
 SHORT = PlateauCurve(9, plateaus=[(0, 50)])
-TO_TRAIN_LONGER = (
-    r"state_dict cannot resume at step 40: .* total_steps=64, now 96, and the values differ from "
-    r"step 6 on; to train longer, keep the lengths of the phases so far.*; otherwise resume with "
-    r"the old curve, or pass strict=False .*lambda_lr if"
-)
+TO_TRAIN_LONGER = r"step 40: .* total_steps=64, now 96, .*pass strict=False .*lambda_lr if"
 
 
 @pytest.mark.parametrize(

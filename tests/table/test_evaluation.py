@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from jax.extend.core import ClosedJaxpr
 from support.curves.descriptions import curves_and_steps
 from support.jax.jax_cases import NESTED, STEPS, assert_equal_bits
+from support.numerics.borders import values_of_a_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from plateau_jax import multiplier, optax_schedule
@@ -49,20 +50,7 @@ def test_product_by_halves_is_rounded_down_once(a, b, offset, shift):
     assert evaluate(in_numpy, columns, np.int32(offset)) == expected
 
 
-def next_to_a_border(digits, order, distance):
-    """Return an integer next to the middle between two float32."""
-    return min(max(((2 * digits + 1) << order) + distance, 2**54), 2**62)
-
-
-values = st.integers(2**54, 2**62) | st.builds(
-    next_to_a_border,
-    digits=st.integers(2**23, 2**24 - 1),
-    order=st.integers(30, 37),
-    distance=st.integers(-2, 2),
-)
-
-
-@given(st.lists(st.tuples(values, st.integers(61, 200)), min_size=1))
+@given(st.lists(st.tuples(values_of_a_table, st.integers(61, 200)), min_size=1))
 def test_array_libraries_round_as_python_does(pairs):
     pairs.append((0, 0))
     numbers, exponents = (np.array(column, np.int64) for column in zip(*pairs, strict=True))

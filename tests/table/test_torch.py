@@ -9,7 +9,7 @@ from hypothesis import example, given, strategies as st
 from support.curves.descriptions import curves_and_steps
 from support.examples import examples
 from support.jax.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits
-from support.numerics.borders import curves_near_borders
+from support.numerics.borders import curves_near_borders, values_of_a_table
 from support.training.cuda_graphs.graphs import no_waiting
 
 from plateau_jax import PlateauCurve, stack
@@ -96,22 +96,7 @@ def test_step_may_have_any_integer_dtype(dtype):
             assert_equal_bits(value, np.float32(curve(int(step))))
 
 
-def _next_to_a_border(digits, order, distance):
-    """Return an integer next to the middle between two float32."""
-    border = (2 * digits + 1) << order
-    return min(max(border + distance, 0), 2**62)
-
-
-_borders = st.builds(
-    _next_to_a_border,
-    digits=st.integers(2**23, 2**24 - 1),
-    order=st.integers(31, 37),
-    distance=st.integers(-2, 2),
-)
-_values = st.just(0) | st.integers(2**54, 2**62) | _borders
-
-
-@given(st.lists(st.tuples(_values, st.integers(60, 222)), min_size=1))
+@given(st.lists(st.tuples(st.just(0) | values_of_a_table, st.integers(60, 222)), min_size=1))
 @example([(2**61 + 2**37 + 1, exponent) for exponent in (62, 126, 127, 187, 188, 189)])
 @example([(2**61 - 2**37, 187)])  # its nearest float32 is subnormal: 0, not 2⁻¹²⁶
 def test_value_is_divided_by_any_power_of_two(pairs):
@@ -131,18 +116,3 @@ def test_multiplier_does_not_synchronize():
         values = multiplier(table, steps)
     expected = np.stack([CURVE(STEPS), NESTED(STEPS)])
     assert_equal_bits(values.cpu(), expected)
-
-
-@pytest.mark.gpu
-@_every_curve
-def test_cuda_graph_replays_table(curve):
-    table = tensors(curve.table, "cuda")
-    step = torch.zeros((), dtype=torch.int64, device="cuda")
-    multiplier(table, step)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        multipliers = multiplier(table, step)
-    for number in (0, 1, 100, 437, 999, 10**6, 2**40):
-        step.fill_(number)
-        graph.replay()
-        assert multipliers.item() == curve(number)

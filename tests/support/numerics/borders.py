@@ -213,3 +213,17 @@ def curves_near_borders(size: int = 48) -> st.SearchStrategy[CurveAndSteps]:
         return build(description), steps.clip(0, MAX_STEP).astype(np.int32)
 
     return steps_at_borders().map(build_curve)
+
+
+def _next_to_a_border(digits: int, order: int, distance: int) -> int:
+    """Return an integer next to the middle between two float32."""
+    return min(max(((2 * digits + 1) << order) + distance, 2**54), 2**62)
+
+
+values_of_a_table: st.SearchStrategy[int] = st.integers(2**54, 2**62) | st.builds(
+    _next_to_a_border,
+    digits=st.integers(2**23, 2**24 - 1),
+    order=st.integers(30, 37),
+    distance=st.integers(-2, 2),
+)
+"""Values before they are rounded, some next to a border."""

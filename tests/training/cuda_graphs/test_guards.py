@@ -1,4 +1,7 @@
-"""Captured updates: a change to what they depend on takes effect, without false alarms."""
+"""Captured updates: a change to what they depend on takes effect, without false alarms.
+
+A change that a captured update must notice is a function with the decorator `noticed`.
+"""
 
 import copy
 
