@@ -19,6 +19,7 @@ Every curve has `describe`, `plot`, `cooldown`, `then`, `part` and `to_source`. 
 
 # The folders next to `tools` are the curve. They never import `torch_bridge`, and `tools` only when
 # a method such as `Curve.plot` is called.
+
 # Each kind of curve registers itself, so that `Curve.from_dict` and `Curve.cooldown` find it.
 from plateau_jax.curves import (
     derived_curves as derived_curves,

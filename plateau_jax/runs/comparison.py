@@ -133,9 +133,9 @@ def _compare_peaks(
                 group = f"group {index}"
             continues = f"The run continues with {peak}"
             if owner.keeps_saved_peak:
-                change = f"{owner.change_peak}({short_repr(one_if_equal(peaks))})"
                 continues = (
-                    f"The run continues with {before}; to change it, call {change} after the load"
+                    f"The run continues with {before}; to change it, call {owner.change_peak}(…) "
+                    "after the load"
                 )
             problem = f"{group} was saved with {before}, now {peak}"
             yield _Difference(owner.peak, problem, continues, is_warning=owner.keeps_saved_peak)

@@ -174,16 +174,14 @@ def _read_history(file: Path) -> list[_Entry]:
         ValueError: It is damaged, or was saved by a different version.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return []
-    except UnicodeDecodeError as error:
-        raise ValueError(_damage_message(file, error)) from None
-    try:
-        state = _FORMAT.read(str(file), json.loads(text))
+        state = _FORMAT.read(str(file), json.loads(file.read_text(encoding="utf-8")))
         if not isinstance(state["entries"], list):
             raise TypeError("its entries must be a list")
         return [_read_entry(file, entry) for entry in state["entries"]]
+    except FileNotFoundError:
+        return []
+    except OSError:
+        raise
     except Exception as error:  # a wrong type can raise anything
         raise ValueError(_damage_message(file, error)) from None
 

@@ -293,7 +293,6 @@ def test_damaged_peak(saved, peak):
     saved.rejects("peak_value", with_records(saved.state, peak_value=peak))
 
 
-@pytest.mark.filterwarnings("ignore:the (values|learning rates) so far:plateau_jax.CurveWarning")
 @pytest.mark.filterwarnings("ignore:state_dict has a diff:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_strict", [True, False])

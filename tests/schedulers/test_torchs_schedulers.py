@@ -15,10 +15,7 @@ from torch.optim.swa_utils import SWALR
 from plateau_jax import DataClock, HoldBelow, PlateauCurve
 from torch_bridge import follow, lambda_lr
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The epoch parameter"),  # which SequentialLR passes
-    pytest.mark.filterwarnings("ignore:the curve stayed at step 0:plateau_jax.CurveWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter")  # of SequentialLR
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 

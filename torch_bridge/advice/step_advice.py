@@ -22,7 +22,6 @@ import torch
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.position import Position
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.comparison import one_if_equal
@@ -80,48 +79,42 @@ class StepAdvice:
         """Note that the optimizer loaded values that the scheduler did not write."""
         self._was_loaded = self._began.updates <= 0
 
-    def before_update(self, scheduler: Any) -> None:
-        """Count an update, and warn if a warning is due."""
+    def before_update(self, scheduler: Any) -> str:
+        """Count an update of the scheduler, and return the warning that is due before it, or ""."""
         updates = self._updates
         self._updates = updates + 1
         is_checked = updates in (0, 1, _OFTEN, _RARE) or updates % _END == 0
         if not is_checked or _is_capturing():
-            return
-        message = self._message(scheduler, updates)
-        if message and scheduler._is_in_charge():
-            self._has_warned_of_end |= updates > 0 and updates % _END == 0
-            warn(message)
-
-    def _message(self, scheduler: Any, updates: int) -> str:
-        """Return the warning that is due before an update, or ""."""
-        position = scheduler._position
-        if updates == 0 and position.updates == self._began.updates:
-            return self._value_message
-        if not self._counts_steps or position.updates < 0:
             return ""
-        if updates == 1 and self._was_loaded and position.updates <= 1:
+        if updates == 0 and scheduler.last_epoch == self._began.updates:
+            return self._value_message
+        if not self._counts_steps or scheduler.last_epoch < 0:
+            return ""
+        if updates == 1 and self._was_loaded and scheduler.last_epoch <= 1:
             return _load_message(scheduler)
-        if updates <= 1 or not any(scheduler._members.values.bases):
+        if updates <= 1 or not any(scheduler.base_lrs):
             return ""
         if updates in (_OFTEN, _RARE):
             return self._steps_message(scheduler, updates)
         return self._end_message(scheduler)
 
     def _end_message(self, scheduler: Any) -> str:
-        curves, position = scheduler._members.values.curves, scheduler._position
+        curves, step = scheduler.curves, scheduler.curve_step
         was_built_past_end = is_past_end(curves, self._began.step)
         if self._has_warned_of_end or was_built_past_end:
             return ""
-        return end_message(curves, scheduler.unit, position.step, position.updates, "lambda_lr")
+        message = end_message(curves, scheduler.unit, step, scheduler.last_epoch, "lambda_lr")
+        self._has_warned_of_end = bool(message)
+        return message
 
     def _steps_message(self, scheduler: Any, updates: int) -> str:
         """Return the warning about the number of steps in these updates, or ""."""
-        position, unit = scheduler._position, scheduler.unit
+        step, unit = scheduler.curve_step, scheduler.unit
         begin = max(self._began.step, 0)
-        steps = position.updates - self._began.updates
+        steps = scheduler.last_epoch - self._began.updates
         moved = steps  # a hold rule may have held some
         if unit is not None:
-            moved = position.step - begin
+            moved = step - begin
         calls = checks.plural(steps, "time")
         seen = f"scheduler.step() was called {calls} in {updates} optimizer steps"
         if updates == _OFTEN:
@@ -136,10 +129,10 @@ class StepAdvice:
             if any(scheduler.get_last_lr()):
                 return ""
             consumed = scheduler.consumed - begin * unit - self._began.rest
-            return f"{seen}, and {stuck_message(position.step, unit, consumed)}"
+            return f"{seen}, and {stuck_message(step, unit, consumed)}"
         else:
-            curves = scheduler._members.values.curves
-            if 10 * steps > updates or not _would_change(curves, position.step, begin + updates):
+            last = begin + updates
+            if 10 * steps > updates or not _would_change(scheduler.curves, step, last):
                 return ""
             remedy = ", with total_steps = count_updates(loader, epochs)"
         call = "step()"
@@ -162,7 +155,7 @@ def _would_change(curves: Sequence[Curve], step: int, last: int) -> bool:
 def _load_message(scheduler: Any) -> str:
     """Return the warning about an optimizer that was loaded without its scheduler's state."""
     made = updates_made(scheduler.optimizer)
-    peak = one_if_equal([shortest_decimal(base) for base in scheduler._members.values.bases])
+    peak = one_if_equal([shortest_decimal(base) for base in scheduler.base_lrs])
     advice = "load the scheduler's state, scheduler.load_state_dict(state)"
     seen = "the optimizer was loaded"
     if made is not None and made > 1:  # one was made since the scheduler was built

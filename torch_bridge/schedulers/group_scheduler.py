@@ -297,7 +297,9 @@ class GroupScheduler(LRScheduler):
         if self._advice is None or not groups or not groups[0]["params"]:
             return
         if self._members.place_of(groups[0]) == 0:
-            self._advice.before_update(self)
+            message = self._advice.before_update(self)
+            if message and self._is_in_charge():
+                warn(message)
 
     def _sync_before_update(self, groups: Sequence[dict[str, Any]]) -> None:
         """Write the values of new groups, if this is the scheduler that the program steps."""

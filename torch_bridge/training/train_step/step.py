@@ -203,7 +203,6 @@ class TrainStep:
         self.optimizers = optimizers
         self.strict = strict
         self._module = parallelism.module
-        self._device = device
         self._rank = parallelism.rank
         self._size = parallelism.size
         self._raises = on_nonfinite == "raise"

@@ -315,7 +315,7 @@ def _check_saved_state(current: TrainStepState, saved: Any, device: torch.device
     _check_equal(
         "a different carry", _describe_carry(current["carry"]), _describe_carry(saved["carry"])
     )
-    if current["precision"] == "fp16":
+    if current["loss_scale"] is not None:
         _check_loss_scale(saved["loss_scale"])
 
 
