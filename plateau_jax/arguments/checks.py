@@ -356,8 +356,9 @@ def steps(step: Any) -> np.ndarray:
     if is_jax_array(step) or hasattr(step, "__jax_array__"):
         raise TypeError(
             "step is a JAX array, which a curve does not accept: write optax_schedule(curve, "
-            "peak_value), or multiplier(curve.table, step) in your own function; or on the host, "
-            "as in jax.debug.callback, pass int(step)"
+            "peak_value), or multiplier(curve.table, step) in your own function; on the host, as "
+            "in jax.debug.callback, pass int(step); or write optax.inject_hyperparams("
+            'scale_by_curve, static_args=("curve", "clock"))'
         )
     if hasattr(step, "dtype") or isinstance(step, range):
         array = np.asarray(step)

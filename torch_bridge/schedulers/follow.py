@@ -37,7 +37,8 @@ class follow(GroupScheduler):
             any item is None, later groups without the option are ignored too.
 
     Attributes:
-        curves: The curve of each group that has the option.
+        base_values: The base of each group that has the option, in float32.
+        curves: The curve of each of these groups.
         curve_step: The step of the curve that gives the values.
 
     Raises:

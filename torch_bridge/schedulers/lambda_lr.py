@@ -69,6 +69,8 @@ class lambda_lr(GroupScheduler, LambdaLR):
         consumed: With a `DataClock`, the sum of the counts of all updates.
         count: The samples or tokens that the next `step()` counts if you call it without `count`.
             That step resets it to None. Set it on this scheduler, not on one that wraps it.
+        strict: As above.
+        unit: The samples or tokens in one step of the curve; None if a step is an update.
 
     Raises:
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.
@@ -233,7 +235,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
 
-        The entries are:
+        Waits for the device if a learning rate is a tensor there. The entries are:
 
         - `kind` and `format`;
         - `last_epoch`;
