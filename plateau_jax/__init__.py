@@ -40,15 +40,15 @@ _PUBLIC_NAMES = {
     "plateau_jax.runs.history": ["check_resume_file"],
     "plateau_jax.runs.record": ["resume_record"],
     "plateau_jax.runs.resume": ["check_resume"],
-    "plateau_jax.runs.scheduler": ["CurveScheduler"],
+    "plateau_jax.runs.curve_scheduler": ["CurveScheduler"],
     "plateau_jax.schedules.schedule": ["multiplier", "optax_schedule"],
     "plateau_jax.schedules.transformation": ["scale_by_curve"],
     "plateau_jax.tools.batch_plan": ["BatchPlan"],
     "plateau_jax.tools.drawing.plots": ["plot"],
     "plateau_jax.tools.forecasts.loss_fit": ["LossFit", "fit_losses"],
     "plateau_jax.tools.forecasts.loss_run": ["LossRun"],
-    "plateau_jax.tools.logged_lrs.comparison": ["compare_log"],
-    "plateau_jax.tools.theory.comparison": ["compare"],
+    "plateau_jax.tools.logged_lrs.compare_log": ["compare_log"],
+    "plateau_jax.tools.theory.bounds": ["compare"],
 }
 
 __all__, __getattr__, __dir__ = _attach(

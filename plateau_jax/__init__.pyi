@@ -10,10 +10,10 @@ from plateau_jax.curves.curve import Curve as Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve as PlateauCurve
 from plateau_jax.curves.several_curves import stack as stack
 from plateau_jax.curves.staged_curve import StagedCurve as StagedCurve
+from plateau_jax.runs.curve_scheduler import CurveScheduler as CurveScheduler
 from plateau_jax.runs.history import check_resume_file as check_resume_file
 from plateau_jax.runs.record import resume_record as resume_record
 from plateau_jax.runs.resume import check_resume as check_resume
-from plateau_jax.runs.scheduler import CurveScheduler as CurveScheduler
 from plateau_jax.schedules.schedule import (
     multiplier as multiplier,
     optax_schedule as optax_schedule,
@@ -26,7 +26,7 @@ from plateau_jax.tools.forecasts.loss_fit import (
     fit_losses as fit_losses,
 )
 from plateau_jax.tools.forecasts.loss_run import LossRun as LossRun
-from plateau_jax.tools.logged_lrs.comparison import compare_log as compare_log
-from plateau_jax.tools.theory.comparison import compare as compare
+from plateau_jax.tools.logged_lrs.compare_log import compare_log as compare_log
+from plateau_jax.tools.theory.bounds import compare as compare
 
 __version__: str

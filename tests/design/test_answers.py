@@ -17,7 +17,7 @@ from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurv
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.tools.design.answers import answer_page, initial_curves, warmup_arguments
 from plateau_jax.tools.design.handles import curve_and_peak_handles
-from plateau_jax.tools.theory.comparison import note
+from plateau_jax.tools.theory.bounds import note
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
 STAGES = [(4, 1.0), (16,), (0, 0.5), (10, 0.1, "exponential"), (10, 0.0, "1-sqrt")]

@@ -15,7 +15,7 @@ from support.numerics.shapes import SAMPLES
 from support.wrong import wrong
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve, compare
-from plateau_jax.tools.theory.comparison import Comparison
+from plateau_jax.tools.theory.bounds import Comparison
 
 
 def bound_and_peak(curve):
@@ -96,7 +96,7 @@ def test_any_stages_are_within_1e_5(start, stages, end, scale, jumps_at_the_end)
     else:
         second = StagedCurve([(3,), (800, 1e-12, "exponential")], start=1.0)
     curve = first.then(second, scale=scale)
-    with patch("plateau_jax.tools.theory.comparison.MAX_SINGLE_STEPS", 2**14):
+    with patch("plateau_jax.tools.theory.bounds.MAX_SINGLE_STEPS", 2**14):
         check_prediction(curve, 1e-5)
 
 

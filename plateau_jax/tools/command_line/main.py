@@ -26,11 +26,11 @@ from plateau_jax.tools.drawing.segment_table import segment_table
 from plateau_jax.tools.export.vectors import vectors_as_json
 from plateau_jax.tools.forecasts.loss_fit import fit_losses
 from plateau_jax.tools.forecasts.loss_run import LossRun
-from plateau_jax.tools.logged_lrs.comparison import LogComparison, compare_log
+from plateau_jax.tools.logged_lrs.compare_log import LogComparison, compare_log
 from plateau_jax.tools.logged_lrs.log_files import decode_log, parse_log
 from plateau_jax.tools.logged_lrs.logs import UnclearLogError
-from plateau_jax.tools.theory import comparison
-from plateau_jax.tools.theory.comparison import compare
+from plateau_jax.tools.theory import bounds
+from plateau_jax.tools.theory.bounds import compare
 
 _PORT = 8700
 """The port of the design page."""
@@ -214,7 +214,7 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
         table = compare(*curves)
         if options.peak is None:
             return str(table)
-        return comparison.as_text(table, options.peak)
+        return bounds.as_text(table, options.peak)
     peak = None
     if options.peak is not None:
         peak = np.float32(options.peak)

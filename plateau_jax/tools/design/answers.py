@@ -22,8 +22,8 @@ from plateau_jax.tools.design.messages import advice_about, placed_message
 from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.tools.drawing.segment_table import segment_table
 from plateau_jax.tools.forecasts.logged_losses import end_of_rise
-from plateau_jax.tools.forecasts.loss_comparison import NOTE as FORECAST_NOTE
-from plateau_jax.tools.theory.comparison import (
+from plateau_jax.tools.forecasts.loss_forecast import NOTE as FORECAST_NOTE
+from plateau_jax.tools.theory.bounds import (
     LeastBound,
     minimize_bound,
     note,

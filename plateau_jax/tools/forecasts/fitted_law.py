@@ -16,7 +16,7 @@ from plateau_jax.tools.drawing.axes import LossLine, RunToDraw
 from plateau_jax.tools.forecasts.forecast_reasons import check_length, list_reasons
 from plateau_jax.tools.forecasts.logged_losses import AFTER_WARMUP, group_losses, law_applies_after
 from plateau_jax.tools.forecasts.loss_checks import check_runs, problem_of_law
-from plateau_jax.tools.forecasts.loss_comparison import LossDifference, LossForecast
+from plateau_jax.tools.forecasts.loss_forecast import LossDifference, LossForecast
 from plateau_jax.tools.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
 from plateau_jax.tools.forecasts.loss_law import Law, fit_law, schedule_sums
 from plateau_jax.tools.forecasts.loss_run import (
@@ -27,7 +27,7 @@ from plateau_jax.tools.forecasts.loss_run import (
     last_step_of,
     octaves_to_runs,
 )
-from plateau_jax.tools.logged_lrs.comparison import check_counts_updates
+from plateau_jax.tools.logged_lrs.compare_log import check_counts_updates
 from plateau_jax.tools.theory.curve_parts import largest_multiplier
 
 _Floats = NDArray[np.float64]

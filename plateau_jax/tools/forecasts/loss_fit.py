@@ -13,7 +13,7 @@ from plateau_jax.tools.drawing.axes import LossLine, draw_losses
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
 from plateau_jax.tools.forecasts.fitted_law import FittedLaw, Prediction, fit_unnamed_runs
-from plateau_jax.tools.forecasts.loss_comparison import LossComparison, LossForecast
+from plateau_jax.tools.forecasts.loss_forecast import LossComparison, LossForecast
 from plateau_jax.tools.forecasts.loss_run import LossRun
 
 _Floats = NDArray[np.float64]

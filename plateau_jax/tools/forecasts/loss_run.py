@@ -20,7 +20,7 @@ from plateau_jax.tools.forecasts.logs import (
     read_losses,
     warn_of_other_lrs,
 )
-from plateau_jax.tools.logged_lrs.comparison import check_counts_updates
+from plateau_jax.tools.logged_lrs.compare_log import check_counts_updates
 from plateau_jax.tools.logged_lrs.logs import LogTable, read_log
 from plateau_jax.tools.theory.curve_parts import largest_multiplier
 

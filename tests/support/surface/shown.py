@@ -13,10 +13,10 @@ import torch_bridge
 from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.schedules.transformation import ScaleByCurveState
 from plateau_jax.table.segments import Segment
-from plateau_jax.tools.forecasts.loss_comparison import LossComparison, LossDifference, LossForecast
-from plateau_jax.tools.logged_lrs.comparison import LogComparison
+from plateau_jax.tools.forecasts.loss_forecast import LossComparison, LossDifference, LossForecast
+from plateau_jax.tools.logged_lrs.compare_log import LogComparison
 from plateau_jax.tools.logged_lrs.faults import Fault
-from plateau_jax.tools.theory.comparison import Comparison
+from plateau_jax.tools.theory.bounds import Comparison
 from torch_bridge.training.train_step.result import StepResult
 
 PACKAGES: list[Any] = [plateau_jax, torch_bridge]

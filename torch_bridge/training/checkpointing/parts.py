@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
-from plateau_jax.runs.scheduler import CURVE_SCHEDULER
+from plateau_jax.runs.curve_scheduler import CURVE_SCHEDULER
 from torch_bridge.schedulers.scheduler_state import FOLLOWER, SCHEDULER
 from torch_bridge.training.checkpointing import file_format
 from torch_bridge.training.checkpointing.states import SplitState, map_leaves, split_state
