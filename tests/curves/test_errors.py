@@ -156,7 +156,6 @@ def check_error(error, error_type, beginning):
     assert "\n" not in str(error)
     argument = beginning.partition(" ")[0]
     assert Message(message_of(error).path, "") == argument
-    check_copies(error)
 
 
 def check_copies(error):
