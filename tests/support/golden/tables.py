@@ -1,14 +1,14 @@
-"""The tables of a few hundred curves, of which digests are recorded.
+"""The tables of a few hundred curves, of which digests are recorded: one per shape or curve.
 
 A change of a coefficient by a few units changes no float32 of any recorded curve, only one in
 billions elsewhere. A digest shows every unit.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from support.golden.curves import CURVES
-from support.numerics.shapes import FORMULAS, formula_and_power
+from support.numerics.shapes import SAMPLES, formula_and_power
 
 from plateau_jax import Curve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
@@ -20,26 +20,27 @@ _LEVELS = [(1.0, 0.0), (1.0, 0.1), (0.7, 0.0003), (0.75, 0.75 - 2.0**-26), (1e-5
 
 
 def describe_tables() -> dict[str, str]:
-    """Return the digest of each table by the name or the description of its curve."""
+    """Return the digest of the table of each curve, and of the tables of each shape."""
+    digests = {name: _digest([curve]) for name, curve in CURVES.items()}
     with suppress_warnings():  # levels of 1e-5 look like learning rates
-        return {name: _digest(curve) for name, curve in {**CURVES, **dict(_stages())}.items()}
+        digests |= {f"stages {shape}": _digest(_stages(shape)) for shape in SAMPLES}
+    return digests
 
 
-def _stages() -> Iterator[tuple[str, StagedCurve]]:
-    """Yield curves of one stage, of all shapes, and their descriptions."""
-    for formula in FORMULAS.values():
-        for shape in formula.samples:
-            for high, low in _LEVELS:
-                if low == 0 and not formula_and_power(shape)[0].joins_zero:
-                    continue
-                for length in _LENGTHS:
-                    for start, end in ((high, low), (low, high)):
-                        name = f"{shape} from {start} to {end} in {length}"
-                        yield name, StagedCurve([(length, end, shape)], start=start)
+def _stages(shape: str) -> Iterator[StagedCurve]:
+    """Yield curves of one stage of this shape."""
+    formula, _ = formula_and_power(shape)
+    for high, low in _LEVELS:
+        if low == 0 and not formula.joins_zero:
+            continue
+        for length in _LENGTHS:
+            for start, end in ((high, low), (low, high)):
+                yield StagedCurve([(length, end, shape)], start=start)
 
 
-def _digest(curve: Curve) -> str:
+def _digest(curves: Iterable[Curve]) -> str:
     digest = hashlib.sha256()
-    for column in curve._wide_table:
-        digest.update(column.astype("<i8").tobytes())
+    for curve in curves:
+        for column in curve._wide_table:
+            digest.update(column.astype("<i8").tobytes())
     return digest.hexdigest()[:16]
