@@ -11,11 +11,18 @@ CURVE = PlateauCurve(20_000, warmup_steps=1000)
 WSD = PlateauCurve(1500, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
 FIT = fit_losses(logged(CURVE, 400))
 
-NO_PLATEAU = "from runs without a plateau, longer ones came out up to 2 % worse"
-NO_WARMUP = "no run had so short a warmup: the loss may be higher by tenths of a nat"
-LONG_WARMUP = "no run had so long a warmup: the loss may be lower by tenths of a nat"
-THREE_TIMES_AS_LONG = "it has 3 times as many steps as the longest run"
-SHORT = "it has 0.299 times as many steps as the longest run: curves this short came out too high"
+# Parts of the reasons.
+NO_PLATEAU = "without a plateau"
+NO_WARMUP = "so short a warmup: the loss may be higher"
+LONG_WARMUP = "so long a warmup: the loss may be lower"
+THREE_TIMES_AS_LONG = "3 times as many steps"
+SHORT = "0.299 times as many steps"
+
+
+def check_reasons(reasons, parts):
+    """Check that there is one reason for each part, which contains it."""
+    for reason, part in zip(reasons, parts, strict=True):
+        assert part in reason
 
 
 # Lengths and peaks.
@@ -36,7 +43,7 @@ def warm(total, warmup):
     ],
 )
 def test_lengths_give_reasons(curve, reasons):
-    assert FIT.predict(curve).reasons == tuple(reasons)
+    check_reasons(FIT.predict(curve).reasons, reasons)
 
 
 def reasons_of(curve, runs):
@@ -50,9 +57,9 @@ def run_with(curve, peak=1.0):
 
 
 def test_peak_is_compared_with_the_nearest_run():
-    assert FIT.predict(CURVE, 1.5e-3).reasons == ("its peak is 1.5 times that of the nearest run",)
+    check_reasons(FIT.predict(CURVE, 1.5e-3).reasons, ["peak is 1.5 times"])
     runs = [run_with(CURVE, 0.9), run_with(CURVE, 2.0)]
-    assert reasons_of(CURVE, runs) == ("its peak is 1.11 times that of the nearest run",)
+    check_reasons(reasons_of(CURVE, runs), ["peak is 1.11 times"])
 
 
 # Warmups.
@@ -102,7 +109,7 @@ def test_different_warmups_give_a_reason(curve, curves_of_runs, reason, interval
     else:
         runs = [run_from_lrs(curve_of_run, interval) for curve_of_run in curves_of_runs]
     about_warmup = [text for text in reasons_of(curve, runs) if "warmup" in text]
-    assert about_warmup == ([] if reason is None else [reason])
+    check_reasons(about_warmup, [] if reason is None else [reason])
 
 
 @pytest.mark.parametrize(
@@ -121,6 +128,10 @@ def test_equal_warmups_give_no_reason(first, second):
 
 
 # Plateaus.
+
+
+def lacks_plateau(curve, runs):
+    return any(NO_PLATEAU in reason for reason in reasons_of(curve, runs))
 
 
 def logged_cosine(plateau):
@@ -151,7 +162,7 @@ def test_plateau_lets_a_fit_forecast_longer_decays(curve_of_run, has_plateau):
     longer_fall_below_half = StagedCurve([(50, 1.0), (total,), (50, 0.45)])
     longer_fall_above_half = StagedCurve([(50, 1.0), (total,), (50, 0.55)])
     as_long = PlateauCurve(int(1.05 * total))
-    assert (NO_PLATEAU in reasons_of(longer_cosine, runs)) == (not has_plateau)
-    assert (NO_PLATEAU in reasons_of(longer_fall_below_half, runs)) == (not has_plateau)
-    assert NO_PLATEAU not in reasons_of(longer_fall_above_half, runs)
-    assert NO_PLATEAU not in reasons_of(as_long, runs)
+    assert lacks_plateau(longer_cosine, runs) == (not has_plateau)
+    assert lacks_plateau(longer_fall_below_half, runs) == (not has_plateau)
+    assert not lacks_plateau(longer_fall_above_half, runs)
+    assert not lacks_plateau(as_long, runs)

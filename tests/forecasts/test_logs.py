@@ -332,7 +332,6 @@ def test_losses_of_zero_or_not_finite_are_left_out(losses):
     rows = rows_of(step=range(1, 1 + len(losses)), loss=losses)
     kept = [row["step"] for row in rows if row["loss"] == 3.0]
     left_out = [row["step"] for row in rows if row["loss"] != 3.0]
-    messages = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if kept:
@@ -342,10 +341,12 @@ def test_losses_of_zero_or_not_finite_are_left_out(losses):
         else:
             with pytest.raises(ValueError, match="no positive loss after the first update"):
                 read_log(rows)
+    messages = [str(warning.message) for warning in caught]
     if left_out:
-        count = f"({len(left_out)}, the first at step {left_out[0]})"
-        messages = [f"the log: losses that are 0 or not finite are left out {count}"]
-    assert [str(warning.message) for warning in caught] == messages
+        (message,) = messages
+        assert f"({len(left_out)}, the first at step {left_out[0]})" in message
+    else:
+        assert messages == []
 
 
 def test_losses_of_zero_replace_nothing():
@@ -366,18 +367,14 @@ def log_file(tmp_path):
 
 def read_with_warning(log, message):
     """Read a log that gives one warning, at the line of the caller."""
-    with pytest.warns(CurveWarning, match=re.escape(message)) as caught:
+    with pytest.warns(CurveWarning, match=message) as caught:
         run = read_log(log)
     assert [warning.filename for warning in caught] == [__file__]
     assert run.curve == CURVE
     return run
 
 
-LEFT_OUT = (
-    "log: the last line has no line end and may be incomplete: it is left out; if the row is "
-    "complete, end it with a newline"
-)
-
+LEFT_OUT = "log: the last line has no line end.* left out.* end it with a newline"
 
 CSV = "step,loss\n100,3\n\n200,2\n"
 JSON_LINES = '{"step": 100, "loss": 3}\n\n{"step": 200, "loss": 2}\n'

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import pytest
 import torch
@@ -186,9 +187,8 @@ def test_copy_of_a_step(step, copy_step):
 def test_criterion_as_loss_fn(criterion):
     """The replacement that the message suggests works."""
     advice = "lambda model, batch: criterion(model(batch[0]), batch[1])"
-    with pytest.raises(TypeError, match=r"loss_fn\(model, batch\): wrap the criterion") as caught:
+    with pytest.raises(TypeError, match=re.escape(advice)):
         make_step(loss_fn=criterion)
-    assert str(caught.value).endswith(f"wrap the criterion, {advice}")
     step = make_step(loss_fn=lambda model, batch: criterion(model(batch[0]), batch[1]))
     ((inputs, targets),) = batches(1)
     expected = criterion(step.model(inputs), targets)
