@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.checkpointing.checkpoints import Part
+from support.checkpointing.checkpoints import Part, model_of_buffer
 from support.checkpointing.wrapped_tensors import Unlisted, Wrapped
 from support.wrong import wrong
-from torch.nn import Linear, Module
+from torch.nn import Linear
 from torch.optim import SGD
 
 from torch_bridge import Checkpoints
@@ -19,12 +19,6 @@ from torch_bridge import Checkpoints
 
 def bare_linear():
     return Linear(3, 2, bias=False)
-
-
-def model_of_buffer(values):
-    module = Module()
-    module.register_buffer("values", values)
-    return module
 
 
 def wrapped(inner=None, context=None, kind=Wrapped):

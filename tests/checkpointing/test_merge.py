@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.checkpointing.checkpoints import model_of_buffer
 from support.examples import examples
 from support.training.models import Net
 from support.training.steps import make_step
@@ -154,12 +155,6 @@ def test_merge_keeps_ties_and_extra_state(tmp_path):
     checkpoints.merge([0, 1, 2], [0.25, 0.25, 0.5], into=untied, part="model")
     torch.testing.assert_close(untied.first.weight, expected)
     torch.testing.assert_close(untied.second.weight, expected)
-
-
-def model_of_buffer(values):
-    module = nn.Module()
-    module.register_buffer("values", values)
-    return module
 
 
 WITH_BFLOAT16 = [(1 + 2.0**-30 + 1) / 2, (1 / 3 + 0.333984375) / 2]

@@ -9,7 +9,7 @@ from support.training.models import LOSSES, batches
 from support.training.optimizers import FUSED, OPTIMIZERS, by_layer
 from support.training.steps import through_file
 from support.trees import equal_trees
-from training.kinds_of_run import with_aux
+from training.kinds_of_run import count_samples, with_aux
 
 from plateau_jax import DataClock, HoldBelow, PlateauCurve
 
@@ -20,14 +20,9 @@ ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)
 FLAT = PlateauCurve(200, plateaus=[(20, 30)], min_lr_ratio=0.1)
 
 
-def rows_of(batch):
-    inputs, _ = batch
-    return len(inputs)
-
-
 CLOCKS = {
     "updates": {},
-    "samples": {"clock": DataClock(8), "count": rows_of},
+    "samples": {"clock": DataClock(8), "count": count_samples},
     "held": {"clock": HoldBelow(0.9, 3, every=2)},
 }
 

@@ -88,6 +88,11 @@ def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
     return nn.functional.mse_loss(model(inputs).to(targets.dtype), targets)
 
 
+def square_loss(model: nn.Module, batch: Tensor) -> Tensor:
+    """The loss of a batch without targets."""
+    return model(batch).square().mean()
+
+
 def pair_loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int]:
     inputs = batch[0]
     targets = batch[1]

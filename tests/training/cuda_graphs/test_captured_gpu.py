@@ -15,7 +15,7 @@ from support.trees import equal_trees
 from torch import Tensor
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
-from training.kinds_of_run import ON_DEVICE
+from training.kinds_of_run import ON_DEVICE, count_samples
 
 from torch_bridge import DataClock, evaluate, prefetch
 from torch_bridge.training.device_clocks import learning_rates
@@ -209,11 +209,6 @@ def that_requires_grad(batch):
     return inputs.requires_grad_(), targets
 
 
-def rows_of(batch):
-    inputs, _ = batch
-    return len(inputs)
-
-
 def four_on_the_host(batch):
     return torch.tensor(4)
 
@@ -228,7 +223,7 @@ for name, kind in ON_DEVICE.items():
 CASES["pair on the device"] = CapturedCase(Kind(loss_fn=widely_weighted, accumulation=2))
 CASES["aux by length"] = CapturedCase(Kind(loss_fn=aux_by_length, accumulation=2, has_aux=True))
 CASES["rows without a table"] = CapturedCase(
-    Kind(loss_fn=ON_DEVICE["pair"].loss_fn, clock=DataClock(3), count=rows_of), table_values=0
+    Kind(loss_fn=ON_DEVICE["pair"].loss_fn, clock=DataClock(3), count=count_samples), table_values=0
 )
 CASES["count on the host"] = CapturedCase(Kind(clock=DataClock(3), count=four_on_the_host))
 CASES["penalized, batches that require gradients"] = CapturedCase(

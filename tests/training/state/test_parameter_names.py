@@ -6,15 +6,10 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.training.models import seeded
+from support.training.models import seeded, square_loss
 from support.training.steps import make_step, through_file
 from support.trees import equal_trees
 from torch import nn
-
-
-def square_loss(model, batch):
-    return model(batch).square().mean()
-
 
 NAMES = [f"{layer}.{kind}" for layer in range(4) for kind in ("weight", "bias")]
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support.training.models import Net, batches
+from support.training.models import Net, batches, square_loss
 from support.training.optimizers import Foreign, make_optimizer
 from support.training.steps import make_step, through_file, train
 from support.trees import equal_trees
@@ -12,10 +12,6 @@ from torch import nn
 from training.kinds_of_run import KINDS
 
 from torch_bridge import Checkpoints
-
-
-def square_loss(model, batch):
-    return model(batch).square().mean()
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam", "rmsprop"])
