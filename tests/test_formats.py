@@ -2,16 +2,17 @@
 
 import copy
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support.training.models import square_loss
 from support.trees import equal_trees
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from plateau_jax import (
-    BatchPlan,
     Curve,
     CurveScheduler,
     DataClock,
@@ -48,14 +49,10 @@ def follower():
     return follow(new_optimizer(), "momentum", CURVE)
 
 
-def mean_square(model, batch):
-    return model(batch).square().mean()
-
-
 def step():
     model = nn.Linear(2, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.5)
-    return TrainStep(model, optimizer, mean_square, CURVE)
+    return TrainStep(model, optimizer, square_loss, CURVE)
 
 
 def log():
@@ -177,6 +174,14 @@ def test_value_that_is_no_state_is_shown(build, value):
     assert message.startswith(f"state_dict = {value!r} is not the state of ")
 
 
+@of_every_part
+@pytest.mark.parametrize("path", ["a.pt", Path("a.pt")], ids=repr)
+def test_path_instead_of_a_state(build, path):
+    message = check_rejected(build(), path)
+    assert message.startswith(f"state_dict = {path!r} is a path")
+    assert "load the file first, load_state_dict(torch.load(path" in message
+
+
 # Clocks and rules.
 
 
@@ -242,13 +247,6 @@ def test_curve_of_a_different_version_in_a_state():
     message = check_rejected(part, state | {"records": [record | {"curve": LATER_STAGED}]})
     assert "is not from resume_record: " in message
     assert DIFFERENT in message
-
-
-def test_plan_of_a_different_version():
-    plan = BatchPlan([(0, 8), (80, 16)])
-    arguments = plan.to_dict() | {"reference": 3}
-    with pytest.raises(ValueError, match=DIFFERENT):
-        BatchPlan.from_dict(arguments)
 
 
 # Loaders.

@@ -1,7 +1,5 @@
-"""Curves in unusual surroundings: threads, forked processes, folders with spaces, locales."""
+"""Curves in unusual surroundings: threads, forked processes, folders with spaces."""
 
-import json
-import locale
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -9,18 +7,11 @@ from threading import Barrier
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.commands import output_of
 from support.data.loaders import WORKERS
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from torch.utils.data import DataLoader, Dataset
 
-from plateau_jax import (
-    Curve,
-    LossRun,
-    PlateauCurve,
-    StagedCurve,
-    optax_schedule,
-)
+from plateau_jax import PlateauCurve, optax_schedule
 from torch_bridge import Checkpoints, lambda_lr
 
 pytestmark = WORKERS
@@ -138,35 +129,3 @@ def test_checkpoints_in_a_folder_with_spaces(tmp_path):
     again = Checkpoints(folder / "check points")
     assert again.load(optimizer=resumed_optimizer, scheduler=resumed) == 30
     assert lrs_of(resumed_optimizer) == [LRS[30]]
-
-
-# Decimal commas.
-
-
-@pytest.fixture
-def decimal_commas():
-    """A locale that writes 3,14."""
-    before = locale.setlocale(locale.LC_ALL)
-    for name in ("de_DE.UTF-8", "fr_FR.UTF-8", "German"):
-        try:
-            locale.setlocale(locale.LC_ALL, name)
-            break
-        except locale.Error:
-            continue
-    else:
-        pytest.skip("the system has no locale with decimal commas")
-    assert locale.localeconv()["decimal_point"] == ","
-    yield
-    locale.setlocale(locale.LC_ALL, before)
-
-
-@pytest.mark.usefixtures("decimal_commas")
-def test_numbers_are_written_with_points_in_every_locale(tmp_path, capsys):
-    curve = StagedCurve([(20, 0.5), (80, 0.25)], start=0.125)
-    assert Curve.from_dict(json.loads(json.dumps(curve.to_dict()))) == curve
-    assert "start=0.125" in repr(curve)
-    assert "0.125" in curve.describe()
-    assert "0.125" in output_of(capsys, "8", "--init-lr-ratio", "0.125", "--warmup-steps", "4")
-    path = tmp_path / "log.csv"
-    path.write_text("step,loss\n50,3.14\n100,3.25\n")
-    assert LossRun.read(path, curve, PEAK).losses.tolist() == [3.14, 3.25]

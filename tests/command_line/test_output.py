@@ -50,14 +50,7 @@ def printed_by(capsys):
     return run
 
 
-# Tables.
-
-PLATEAUS = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
-OPTIONS = "10000 --warmup-steps 500 --plateau 50 30 --plateau 85 10 --min-lr-ratio 0.1"
-
-
-def test_segments_are_printed(printed_by):
-    assert printed_by(OPTIONS) == f"{PLATEAUS.describe()}\n"
+# Curves.
 
 
 def test_wsd_of_every_option(printed_by):
@@ -240,6 +233,10 @@ def test_interrupted_command_leaves_the_file_as_it_was(printed_by, monkeypatch):
         main(["50", "--csv", "new.csv"])
     assert Path("new.csv").read_bytes() == before
     assert not [*Path().glob(".new*")]
+
+
+PLATEAUS = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
+OPTIONS = "10000 --warmup-steps 500 --plateau 50 30 --plateau 85 10 --min-lr-ratio 0.1"
 
 
 def test_exported_file_on_standard_output(printed_by):

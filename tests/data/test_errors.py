@@ -128,11 +128,6 @@ def test_state_of_a_different_loader(loader, samples, options, difference):
     assert difference in str(caught.value)
 
 
-@wrong(ValueError, "'loader.pt' is a path", "load the file first")
-def test_path_instead_of_a_state(loader):
-    loader.load_state_dict("loader.pt")
-
-
 @pytest.mark.parametrize("batch", [-1, 2])
 @wrong(ValueError, "batch = {batch}")
 def test_batch_outside_the_epoch(loader, state, batch):

@@ -6,18 +6,15 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from support.distributed.threads import Replica, on_ranks
+from support.distributed.threads import on_ranks
 from support.schedulers.runs import learning_rate
 from support.training.models import Net, batches, device_pair_loss, mean_loss
 from support.training.reads import Reads
 from support.training.steps import make_step
 from support.trees import equal_trees
-from torch import nn
 
 from plateau_jax import DataClock, PlateauCurve
 from torch_bridge.training.distributed import processes
-from torch_bridge.training.train_step.loss_normalizer import LossNormalizer
-from torch_bridge.training.train_step.optimizers import lightning_counter, nested_optimizers
 
 CURVE = PlateauCurve(40, warmup_steps=4, min_lr_ratio=0.1)
 # A model that is built on a thread would draw from random numbers that all threads share.
@@ -26,34 +23,6 @@ NET = Net()
 
 def step_of(**options):
     return make_step(model=copy.deepcopy(NET), curve=CURVE, **options)
-
-
-@pytest.mark.parametrize("weights", [[3.0, 5.0], [1.0, 0.0, 4.0]], ids=str)
-def test_update_divides_by_the_weight_of_all_ranks(weights):
-    """Rank r has the sum (r + 1) · Σ parameter, whose gradient is r + 1."""
-
-    def update():
-        replica = Replica(nn.Identity())
-        parameter = nn.Parameter(torch.tensor([1.0, 2.0]))
-        normalizer = LossNormalizer([parameter], None, replica)
-        total = parameter.sum() * (replica.rank + 1)
-        weight = torch.tensor(weights[replica.rank])
-        consumed = torch.tensor(2**40 + replica.rank)
-        divisor = normalizer.choose_divisor(weight, 1)
-        pair = normalizer.backward((total, weight), 1, divisor), weight
-        gradient = parameter.grad
-        replica.all_reduce(gradient)
-        gradient /= replica.size  # the average, as DDP takes it
-        loss, norm = normalizer.normalize(pair, 1, divisor, [gradient], consumed)
-        return loss.item(), norm.item(), gradient.tolist(), int(consumed)
-
-    ranks = range(len(weights))
-    slope = sum(rank + 1 for rank in ranks) / sum(weights)
-    for loss, norm, gradient, consumed in on_ranks(update, len(weights)):
-        assert loss == pytest.approx(3 * slope)
-        assert norm == pytest.approx(2**0.5 * slope)
-        assert gradient == pytest.approx([slope, slope])
-        assert consumed == sum(2**40 + rank for rank in ranks)
 
 
 @pytest.mark.parametrize(
@@ -207,33 +176,3 @@ def test_count_of_the_clock_is_that_of_all_ranks():
         return [int(result.consumed) for result in results]
 
     assert on_ranks(consumed, 2) == [[7, 14, 18, 26]] * 2
-
-
-# Lightning.
-
-
-class LightningOptimizer(torch.optim.Optimizer):
-    """Like Lightning's own: it wraps an optimizer, and its Trainer counts the steps."""
-
-    def __init__(self, optimizer):
-        self.optimizer = optimizer
-        self.calls = []
-
-    def _on_before_step(self):
-        self.calls.append("before")
-
-    def _on_after_step(self):
-        self.calls.append("after")
-
-
-def test_trainers_wrappers_are_unwrapped_and_counted(monkeypatch):
-    plain = torch.optim.SGD(Net().parameters())
-    wrapper = LightningOptimizer(plain)
-    assert nested_optimizers(wrapper) == [wrapper]  # not of a trainer: it may add to its step
-    monkeypatch.setattr(LightningOptimizer, "__module__", "lightning.pytorch.core.optimizer")
-    assert nested_optimizers(wrapper) == [wrapper, plain]
-    count = lightning_counter([plain, wrapper])
-    assert count is not None
-    count()
-    assert wrapper.calls == ["before", "after"]
-    assert lightning_counter([plain]) is None

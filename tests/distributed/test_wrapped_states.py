@@ -24,14 +24,6 @@ pytestmark = pytest.mark.usefixtures("one_rank")
 (BATCH,) = batches(1)
 
 
-def test_versions_of_modules_are_under_plain_names():
-    """Torch keeps them in an attribute of a state. BatchNorm loads other keys if it is absent."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    versions = cast("Any", model.state_dict())._metadata
-    state = plain_state(DistributedDataParallel(model))
-    assert state._metadata == versions
-
-
 class Module(nn.Module):
     """A model with a part named like a wrapper's."""
 
@@ -114,7 +106,8 @@ def test_state_of_every_wrapper_loads(tmp_path, wrap_saved):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, step=step, model=saved, wait=True)
     plain = plain_state(saved)
-    assert plain._metadata["module.1"] == {"version": 2}  # of the batch normalization
+    # Of the batch normalization, which loads different keys if the version is absent.
+    assert plain._metadata["module.1"] == {"version": 2}
     state = step.state_dict()
     names = Module(1).state_dict().keys()
     assert plain.keys() == names

@@ -152,11 +152,6 @@ def test_state_with_a_wrong_entry(log, entry):
     log.load_state_dict({**log.state_dict(), **entry})
 
 
-@wrong(ValueError, "'log.pt' is a path")
-def test_path_instead_of_a_state(log):
-    log.load_state_dict("log.pt")
-
-
 RESULT = _result(0.5, 0.5, [0.5], 1, 0, 1)
 
 

@@ -2,7 +2,6 @@
 
 import copy
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -212,11 +211,6 @@ def test_new_group_with_wrong_lr_changes_nothing():
 
 
 # States that belong to something else.
-
-
-def test_path_instead_of_a_state(saved):
-    path = Path("a.pt")
-    saved.rejects(r"state_dict = .* is a path.*load the file first, load_state_dict\(torch", path)
 
 
 def test_state_of_torch_without_a_peak(scheduler):

@@ -52,7 +52,7 @@ def test_thresholds_that_do_not_increase_from_0(pairs):
 
 
 @pytest.mark.parametrize("arguments", [5, [(0, 8)], {}, {"pairs": [[0, 8]], "unit": 3}], ids=repr)
-@wrong(ValueError, "arguments = {arguments}", "as to_dict returns it")
+@wrong(ValueError, "arguments = {arguments}", "as to_dict returns it", "a different version")
 def test_arguments_of_something_else(arguments):
     BatchPlan.from_dict(arguments)
 

@@ -253,7 +253,7 @@ def over(
 
 
 def two_optimizers_with_shared_lr(model: Any) -> list[Optimizer]:
-    lr: Any = torch.tensor(0.1)
+    lr: Any = torch.tensor(0.1, requires_grad=True)
     first = Adam(model.first.parameters(), lr=lr, fused=True)
     last = NeedsTensor(model.last.parameters(), lr=lr)
     return [first, last]
@@ -288,7 +288,7 @@ KINDS["sparse"] = Kind(over(SparseAdam), embedded_loss, model=Embedded, max_norm
 
 # The learning rate is a tensor; two groups, each under a curve, share it.
 
-LR = torch.tensor(0.1)
+LR = torch.tensor(0.1, requires_grad=True)
 FLOAT64_LR = torch.tensor([0.1], dtype=torch.float64)
 
 KINDS["lr as a tensor"] = Kind(over(Adam, lr=LR))

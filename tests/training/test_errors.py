@@ -169,11 +169,6 @@ def test_model_of_inference_mode():
 # A step that has been built, and the functions around it.
 
 
-@wrong(ValueError, "load the file first")
-def test_path_instead_of_a_state(step):
-    step.load_state_dict("state.pt")
-
-
 @pytest.mark.parametrize("copy_step", [copy.deepcopy, pickle.dumps])
 @wrong(TypeError, "can't be copied or pickled: build another one")
 def test_copy_of_a_step(step, copy_step):

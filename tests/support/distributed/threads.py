@@ -49,13 +49,13 @@ class _Group:
 def on_ranks(function: Callable[[], Any], size: int) -> list[Any]:
     """Call a function on each rank, and return the results in the order of ranks.
 
-    A `TrainStep` has a `Replica` there: its ranks skip the same updates, but average no gradients.
+    The ranks of a `TrainStep` skip the same updates, but average no gradients.
     """
     group = _Group(size)
     with (
         patch.multiple(processes, gather=group.gather, rank=group.rank, world_size=lambda: size),
         patch.object(distributed, "broadcast_object_list", group.broadcast),
-        patch.object(step, "parallelism_of", Replica),
+        patch.object(step, "parallelism_of", _Replica),
         ThreadPoolExecutor(size) as pool,
     ):
         ranks = [pool.submit(group.call, rank, function) for rank in range(size)]
@@ -67,7 +67,7 @@ def on_ranks(function: Callable[[], Any], size: int) -> list[Any]:
         return [rank.result() for rank in ranks]
 
 
-class Replica(Parallelism):
+class _Replica(Parallelism):
     """A rank that holds all parameters, as under `DistributedDataParallel`."""
 
     is_distributed = True

@@ -60,7 +60,11 @@ class ByHand:
                 self.curves += entry
         # The groups' tensors at the start, or numbers.
         self.lr_tensors = [group["lr"] for group in self.groups]
-        self.peaks = [float(group.get("initial_lr", group["lr"])) for group in self.groups]
+        self.peaks: list[float] = []
+        for group in self.groups:
+            peak = group.get("initial_lr", group["lr"])
+            # `float(tensor)` would warn for a tensor that requires grad.
+            self.peaks.append(torch.as_tensor(peak, dtype=torch.float64).item())
 
         self.is_fp16 = self.options.get("precision") == "fp16"
         self.scaler = torch.amp.GradScaler("cpu", init_scale=kind.loss_scale, enabled=self.is_fp16)

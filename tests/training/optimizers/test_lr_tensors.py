@@ -8,14 +8,10 @@ from functools import partial
 import pytest
 import torch
 from support.training.models import Net, batches
-from support.training.optimizers import NeedsTensor, layers_of, make_optimizer
+from support.training.optimizers import NeedsTensor, make_optimizer
 from support.training.steps import CURVE, make_step, through_file, train
 from support.trees import equal_trees
 from torch.optim import AdamW
-
-from plateau_jax import PlateauCurve
-
-LINEAR = PlateauCurve(30, decay_shape="linear")
 
 fused_or_not = pytest.mark.parametrize(
     "kind", [partial(AdamW, fused=True), NeedsTensor], ids=["fused", "on the host"]
@@ -24,21 +20,6 @@ fused_or_not = pytest.mark.parametrize(
 
 def lr_tensors(step):
     return [group["lr"] for group in step.optimizer.param_groups]
-
-
-@fused_or_not
-def test_tensor_of_the_program_is_copied(kind):
-    """A program may give one tensor, or views of one, to several optimizers."""
-    model = Net()
-    lrs = torch.tensor([0.1, 0.02], requires_grad=True)
-    groups = [group | {"lr": lr} for group, lr in zip(layers_of(model), lrs, strict=True)]
-    optimizer = kind(groups)
-    step = make_step(model=model, optimizer=optimizer, curve=[CURVE, LINEAR])
-    tensors = lr_tensors(step)
-    for batch in batches(5):
-        result = step(batch)
-        assert [tensor.item() for tensor in tensors] == result.lr.tolist()
-    assert equal_trees(lrs.tolist(), torch.tensor([0.1, 0.02]).tolist())
 
 
 @fused_or_not

@@ -72,23 +72,6 @@ def test_optimizer_of_other_library_keeps_memory_layout():
     assert equal_trees(resumed.state_dict(), step.state_dict())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_moments_keep_their_dtype(dtype):
-    """SGD adds a gradient to a momentum of any dtype; a parameter without a gradient has none."""
-    step = make_step("plain momentum")
-    resumed = make_step("plain momentum")
-    (batch,) = batches(1)
-    for trained in (step, resumed):
-        train(trained, [batch] * 2)
-    del step.optimizer.state[step.model.last.bias]
-    for moments in step.optimizer.state.values():
-        moments["momentum_buffer"] = moments["momentum_buffer"].to(dtype)
-    resumed.load_state_dict(step.state_dict())
-    assert equal_trees(resumed.state_dict(), step.state_dict())
-    assert equal_trees(resumed(batch), step(batch))
-    assert equal_trees(resumed.state_dict(), step.state_dict())
-
-
 # Options of the groups.
 
 

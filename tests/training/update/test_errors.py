@@ -36,48 +36,21 @@ def test_number_in_a_carry():
     step(*batches(1, time=3))
 
 
-# Errors between the backward passes of an update.
+@wrong(TypeError, "with has_aux=True it must return (loss, aux)")
+def test_loss_without_aux():
+    make_step(has_aux=True)(*batches(1))
 
 
-def no_loss(model, batch):
-    return None
+@wrong(ValueError, "loss_fn returned a carry of (1, 'cpu')", "like the initial one, (2, 'cpu')")
+def test_carry_of_a_different_shape():
+    def loss_fn(model, batch, carry):
+        loss, new_carry = counting_loss(model, batch, carry)
+        return loss, new_carry[:1]
+
+    make_step(loss_fn=loss_fn, carry=torch.zeros(2))(*batches(1))
 
 
-def loss_and_aux(model, batch):
-    return mean_loss(model, batch), ()
-
-
-def shorter_carry(model, batch, carry):
-    loss, new_carry = counting_loss(model, batch, carry)
-    return loss, new_carry[:1]
-
-
-@pytest.mark.parametrize(
-    ("loss_fn", "wrong_loss_fn", "options", "error"),
-    [
-        (mean_loss, no_loss, {}, TypeError),
-        (loss_and_aux, mean_loss, {"has_aux": True}, TypeError),
-        (counting_loss, shorter_carry, {"carry": torch.zeros(2)}, ValueError),
-    ],
-)
-def test_wrong_value_changes_nothing(loss_fn, wrong_loss_fn, options, error):
-    """It is returned for the last of two micro-batches: the first one has made gradients."""
-    first, last, bad = batches(3)
-
-    def wrong_for_one_batch(model, batch, *carry):
-        if batch is bad:
-            return wrong_loss_fn(model, batch, *carry)
-        return loss_fn(model, batch, *carry)
-
-    step = make_step(loss_fn=wrong_for_one_batch, **options)
-    reference = make_step(loss_fn=loss_fn, **options)
-    assert equal_trees(step(first, last), reference(first, last))
-    before = step.state_dict()
-    with pytest.raises(error, match="loss_fn"):
-        step(first, bad)
-    assert equal_trees(step.state_dict(), before)
-    assert all(parameter.grad is None for parameter in step.model.parameters())
-    assert equal_trees(step(first, last), reference(first, last))
+# Updates without gradients.
 
 
 @pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
