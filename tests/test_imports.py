@@ -266,11 +266,11 @@ def test_plot_without_matplotlib():
     assert str(caught.value) == message
 
 
-@without("plateau_jax.table.evaluation")
+@without("plateau_jax.tools.batch_plan")
 def test_missing_file_of_this_package():
     """No extra installs it, so Python's message stays."""
-    file = "plateau_jax.table.evaluation"
-    check_needs("plateau_jax", "plot", f"import of {file} halted; None in sys.modules", file)
+    file = "plateau_jax.tools.batch_plan"
+    check_needs("plateau_jax", "BatchPlan", f"import of {file} halted; None in sys.modules", file)
 
 
 if __name__ == "__main__":
