@@ -1,7 +1,7 @@
 """A saved state names its kind and format. A state of a different version is rejected."""
 
 import copy
-from itertools import permutations
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -121,8 +121,13 @@ def test_kinds_differ():
     assert len(kinds) == 7
 
 
-@of_every_part
-@pytest.mark.parametrize("number", [2, 1.0, "1", True, None, np.int64(1)])
+@pytest.mark.parametrize(
+    ("build", "number"),
+    [
+        *[(build, 2) for build in PARTS],
+        *[(scheduler, number) for number in (1.0, "1", True, None, np.int64(1))],
+    ],
+)
 def test_number_of_a_different_format_is_rejected(build, number):
     part = build()
     state = part.state_dict()
@@ -159,7 +164,7 @@ def test_state_without_a_kind_is_rejected(build):
     assert ": it has no '" in message
 
 
-@pytest.mark.parametrize(("build", "build_other"), list(permutations(DIFFERENT_PARTS, 2)))
+@pytest.mark.parametrize(("build", "build_other"), [*pairwise([*DIFFERENT_PARTS, scheduler])])
 def test_state_of_another_kind_is_named(build, build_other):
     state = build_other().state_dict()
     message = check_rejected(build(), state)
@@ -179,7 +184,7 @@ def test_value_that_is_no_state_is_shown(build, value):
 def test_path_instead_of_a_state(build, path):
     message = check_rejected(build(), path)
     assert message.startswith(f"state_dict = {path!r} is a path")
-    assert "load the file first, load_state_dict(torch.load(path" in message
+    assert "load the file first" in message
 
 
 # Clocks and rules.

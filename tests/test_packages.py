@@ -43,14 +43,6 @@ def test_type_checkers_see_the_same_names(package):
 
 
 @pytest.mark.parametrize("package", [plateau_jax, torch_bridge])
-def test_name_that_was_used_is_an_attribute(package):
-    """The next look-up does not import it again."""
-    for name in package.__all__:
-        value = getattr(package, name)
-        assert vars(package)[name] is value
-
-
-@pytest.mark.parametrize("package", [plateau_jax, torch_bridge])
 def test_unknown_name(package):
     with pytest.raises(AttributeError, match="no attribute 'lambda_lrs'"):
         package.lambda_lrs  # noqa: B018 -- looking the name up is the test

@@ -14,6 +14,9 @@ from plateau_jax.saved_states.formats import DIFFERENT_VERSION, arguments_of
 CURVE_CLASSES: dict[str, type[Any]] = {}
 """The class of each kind."""
 
+NESTED = "curve", "other"
+"""The arguments that are curves."""
+
 
 def plain_arguments_of(curve: Any) -> dict[str, Any]:
     """Return the values of the fields of a curve as plain JSON values."""
@@ -50,6 +53,9 @@ def curve_from_dict(cls: type[Any], description: Any, path: Path = ()) -> Any:
     if not issubclass(curve_class, cls):
         mismatch = f"these are the arguments of a {curve_class.__name__}, not of a {cls.__name__}"
         raise ValueError(Message((), mismatch).within(path))
+    for name in NESTED:
+        if name in values and type(values[name]) not in CURVE_CLASSES.values():
+            values[name] = curve_from_dict(object, values[name], (*path, name))
     return build(curve_class, values, path)
 
 

@@ -142,8 +142,8 @@ def _compare_with_history(
             "delete the last entry of the file, and restore the checkpoint before this call. Give "
             "a new run its own file"
         )
-    # With a clock, updates may have been made at this step.
-    last_step = step if may_share_steps(records) else step - 1
+    # With a clock, now or before, updates may have been made at this step.
+    last_step = step if may_share_steps([*history[-1].records, *records]) else step - 1
     if last_step >= 0:
         in_force = _records_at(history, last_step)
         owner = StateOwner(f"{file}: the run", "pass strict=False to check_resume_file")
@@ -202,11 +202,11 @@ def _damage_message(file: Path, error: Exception) -> str:
 
 def _write_history(file: Path, history: Sequence[_Entry]) -> None:
     """Replace the file."""
-    lines: list[str] = []
-    for step, records in history:
-        lines.append(json.dumps({"step": step, "records": list(map(record_to_dict, records))}))
-    head = f'{{"kind": "{_FORMAT.kind}", "format": {_FORMAT.number}, "entries": ['
-    text = "\n".join([head, ",\n".join(lines), "]}\n"])
+    entries = [
+        {"step": step, "records": [record_to_dict(record) for record in records]}
+        for step, records in history
+    ]
+    text = json.dumps(_FORMAT.write(entries=entries), indent=1) + "\n"
     file.parent.mkdir(parents=True, exist_ok=True)
     # The processes of a run write at once, and each needs a different name.
     new = file.with_name(f"{file.name}.{uuid.uuid4().hex}")

@@ -180,7 +180,7 @@ def compare_records(
     Raises:
         ValueError: It cannot resume.
     """
-    is_step_used = may_share_steps(now)
+    is_step_used = may_share_steps([*saved, *now])
     if step == 0 and not is_step_used:  # no update has used the saved peak
         now = [record._replace(peak_value=None) for record in now]
     return compare_runs(saved, now, step, owner, is_step_used=is_step_used, strict=strict)

@@ -117,8 +117,7 @@ def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
     if isinstance(state_dict, str | bytes | PathLike):
         raise ValueError(
             f"state_dict = {checks.short_repr(state_dict)} is a path, not a state: load the file "
-            "first, load_state_dict(torch.load(path, weights_only=True)). "
-            "Checkpoints(directory).load(...) loads what Checkpoints saved"
+            "first, and pass what it contains"
         )
     if not isinstance(state_dict, Mapping):
         shown = checks.short_repr(state_dict)

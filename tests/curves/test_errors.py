@@ -416,7 +416,7 @@ UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 
     ("arguments", "error", "beginning"),
     [
         ([], TypeError, "arguments = [] must be a mapping"),
-        ({**COOLDOWN, "curve": 5}, TypeError, "curve = 5 must be a Curve"),
+        ({**COOLDOWN, "curve": 5}, TypeError, "curve = 5 must be a mapping"),
         ({**COOLDOWN, "at": "x"}, TypeError, "at = 'x' must be an integer"),
         (
             {

@@ -60,7 +60,7 @@ def test_innermost_fault_stands_at_its_field(curve, path, message):
 )
 def test_number_instead_of_a_curve(curve, path):
     fault = fault_of({"curve": curve, "peak": PEAK})
-    assert " = 5 must be a " in fault["message"]
+    assert " = 5 must be a mapping" in fault["message"]
     assert fault["path"] == path
 
 

@@ -15,7 +15,14 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.runs.history import end_in_the_write
 
-from plateau_jax import CurveWarning, HoldUntilFlat, PlateauCurve, check_resume_file, resume_record
+from plateau_jax import (
+    CurveWarning,
+    DataClock,
+    HoldUntilFlat,
+    PlateauCurve,
+    check_resume_file,
+    resume_record,
+)
 
 FLAT = PlateauCurve(100, warmup_steps=10, plateaus=[(0, 60)])
 CURVES = [
@@ -119,6 +126,12 @@ def test_run_with_a_clock_may_have_made_updates_at_step_0(path):
     assert steps_in(path) == [0, 0]
 
 
+def test_run_that_had_a_clock_is_compared_at_step_0(path):
+    check_resume_file(path, resume_record(FLAT, 0.5, DataClock(8)), 0)
+    with pytest.raises(ValueError, match="step 0: it was saved with clock"):
+        check_resume_file(path, RECORD, 0)
+
+
 def test_warning_that_is_an_error_leaves_the_file(path):
     """Else the next start would pass."""
     check_resume_file(path, RECORD, 0)
@@ -184,11 +197,12 @@ def test_file_of_a_different_version(path, change):
             check_resume_file(path, RECORD, 40)
 
 
-@pytest.mark.parametrize("other", ["", ".", "/dev/null"])
-def test_path_that_is_not_a_file(other):
-    with pytest.raises(ValueError, match="is not a file: pass a path such as"):
-        check_resume_file(other, RECORD, 0)
-    assert not Path("/dev/null").is_file()
+def test_path_that_is_not_a_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for other in ("", ".", tmp_path / "pipe"):
+        with pytest.raises(ValueError, match="is not a file: pass a path such as"):
+            check_resume_file(other, RECORD, 0)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_read_only_folder(path):

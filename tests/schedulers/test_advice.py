@@ -21,8 +21,6 @@ from torch_bridge import lambda_lr
 from torch_bridge.advice.position_warnings import end_message
 
 pytestmark = [
-    # SequentialLR passes it.
-    pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning"),
     # For scheduler steps without updates, as in torch.
     pytest.mark.filterwarnings("ignore:Detected call of:UserWarning"),
 ]
@@ -113,6 +111,18 @@ def test_unit_that_is_too_large(run):
 
 
 # Training past the end.
+
+
+def test_warning_waits_until_the_scheduler_is_in_charge():
+    optimizer = SGD([torch.nn.Parameter(torch.zeros(()))], lr=0.5)
+    scheduler = lambda_lr(optimizer, PlateauCurve(20))
+    with warns_once("has total_steps = 20, but training continues at step 64"):
+        for update in range(100):
+            if update == 32:  # when the first warning would be due
+                optimizer.param_groups[0]["lr"] = 1e-3
+            optimizer.step()
+            scheduler.step()
+
 
 PAST = r"^the curve has total_steps = 10, but training continues at step \d+, with every learning "
 

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from plateau_jax import CurveWarning, PlateauCurve
+from plateau_jax import CurveWarning, PlateauCurve, StagedCurve
 from torch_bridge import TrainStep, follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -193,6 +193,23 @@ def test_epoch_passed_to_a_step_warns_as_in_torch():
 # States.
 
 
+@pytest.mark.parametrize(
+    "build", [lambda_lr, lambda optimizer, curve: follow(optimizer, "weight_decay", curve)]
+)
+def test_loaded_value_may_be_smaller_than_any_base(build):
+    curve = StagedCurve([(1, 1.0), (10, 1e-36, "exponential")])
+    optimizer = optimizer_with([1e-3], weight_decay=1e-3)
+    scheduler = build(optimizer, curve)
+    for _ in range(11):
+        optimizer.step()
+        scheduler.step()
+    resumed_optimizer = optimizer_with([1e-3], weight_decay=1e-3)
+    resumed_optimizer.load_state_dict(optimizer.state_dict())
+    resumed = build(resumed_optimizer, curve)
+    resumed.load_state_dict(scheduler.state_dict())
+    assert resumed.get_last_lr() == scheduler.get_last_lr()
+
+
 def test_saved_base_of_a_follower_warns_until_it_is_set():
     saved = follow(optimizer_with([0.5, 0.5], weight_decay=0.5), "weight_decay", CURVE)
     for _ in range(20):
@@ -226,7 +243,6 @@ def chain(optimizer):
     return ChainedScheduler([warmup_then_cosine(optimizer)])
 
 
-@pytest.mark.filterwarnings("ignore:The epoch parameter")  # which SequentialLR passes
 @pytest.mark.parametrize("optimizer_first", [False, True])
 @pytest.mark.parametrize("build_without_a_curve", [inverse_decay, warmup_then_cosine, chain])
 def test_state_without_a_curve_continues_at_its_step(build_without_a_curve, optimizer_first):

@@ -27,7 +27,6 @@ from plateau_jax import DataClock, HoldBelow
 from torch_bridge import follow, lambda_lr
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:The epoch parameter"),  # which SequentialLR passes
     # Programs that write values and load states on purpose.
     pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning"),
 ]

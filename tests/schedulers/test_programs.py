@@ -109,9 +109,6 @@ def resumes_from_a_file(run):
 
 
 def resumes_before_building(run):
-    # A new follower takes the loaded values as its bases at first, and rejects small ones.
-    if any(0 < value < np.finfo(np.float32).smallest_normal for value in run.values()):
-        return
     state = run.save()
     run.start(state["optimizer"])
     run.load_schedulers(state)

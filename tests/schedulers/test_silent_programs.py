@@ -22,8 +22,6 @@ from torch_bridge import lambda_lr
 bfloat16_tensor = partial(torch.tensor, dtype=torch.bfloat16)
 
 pytestmark = [
-    # SequentialLR passes it.
-    pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning"),
     # For scheduler steps without updates, as in torch.
     pytest.mark.filterwarnings("ignore:Detected call of:UserWarning"),
 ]

@@ -15,8 +15,6 @@ from torch.optim.swa_utils import SWALR
 from plateau_jax import DataClock, HoldBelow, PlateauCurve
 from torch_bridge import follow, lambda_lr
 
-pytestmark = pytest.mark.filterwarnings("ignore:The epoch parameter")  # of SequentialLR
-
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
 

@@ -14,7 +14,7 @@ While a different scheduler has written the groups, no warning is given. Updates
 optimizer, or of one without hooks, are not counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,11 @@ import torch
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.position import Position
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.comparison import one_if_equal
+from plateau_jax.runs.group_values import GroupValues
 from plateau_jax.runs.record import shortest_decimal
 from torch_bridge.advice.position_warnings import (
     advise_hint,
@@ -79,35 +81,48 @@ class StepAdvice:
         """Note that the optimizer loaded values that the scheduler did not write."""
         self._was_loaded = self._began.updates <= 0
 
-    def before_update(self, scheduler: Any) -> str:
-        """Count an update of the scheduler, and return the warning that is due before it, or ""."""
+    def before_update(
+        self, scheduler: Any, values: GroupValues, is_in_charge: Callable[[], bool]
+    ) -> None:
+        """Count an update, and warn if a warning is due.
+
+        Args:
+            scheduler: A `lambda_lr` or a `follow`.
+            values: Its curves and bases, without what the program has changed since its last step.
+            is_in_charge: Returns True if no other scheduler has written the groups since.
+        """
         updates = self._updates
         self._updates = updates + 1
         is_checked = updates in (0, 1, _OFTEN, _RARE) or updates % _END == 0
         if not is_checked or _is_capturing():
-            return ""
+            return
+        message = self._message(scheduler, values, updates)
+        if message and is_in_charge():
+            self._has_warned_of_end |= updates > 0 and updates % _END == 0
+            warn(message)
+
+    def _message(self, scheduler: Any, values: GroupValues, updates: int) -> str:
+        """Return the warning that is due before an update, or ""."""
         if updates == 0 and scheduler.last_epoch == self._began.updates:
             return self._value_message
         if not self._counts_steps or scheduler.last_epoch < 0:
             return ""
         if updates == 1 and self._was_loaded and scheduler.last_epoch <= 1:
-            return _load_message(scheduler)
-        if updates <= 1 or not any(scheduler.base_lrs):
+            return _load_message(scheduler, values.bases)
+        if updates <= 1 or not any(values.bases):
             return ""
         if updates in (_OFTEN, _RARE):
-            return self._steps_message(scheduler, updates)
-        return self._end_message(scheduler)
+            return self._steps_message(scheduler, values.curves, updates)
+        return self._end_message(scheduler, values.curves)
 
-    def _end_message(self, scheduler: Any) -> str:
-        curves, step = scheduler.curves, scheduler.curve_step
+    def _end_message(self, scheduler: Any, curves: Sequence[Curve]) -> str:
+        step = scheduler.curve_step
         was_built_past_end = is_past_end(curves, self._began.step)
         if self._has_warned_of_end or was_built_past_end:
             return ""
-        message = end_message(curves, scheduler.unit, step, scheduler.last_epoch, "lambda_lr")
-        self._has_warned_of_end = bool(message)
-        return message
+        return end_message(curves, scheduler.unit, step, scheduler.last_epoch, "lambda_lr")
 
-    def _steps_message(self, scheduler: Any, updates: int) -> str:
+    def _steps_message(self, scheduler: Any, curves: Sequence[Curve], updates: int) -> str:
         """Return the warning about the number of steps in these updates, or ""."""
         step, unit = scheduler.curve_step, scheduler.unit
         begin = max(self._began.step, 0)
@@ -132,7 +147,7 @@ class StepAdvice:
             return f"{seen}, and {stuck_message(step, unit, consumed)}"
         else:
             last = begin + updates
-            if 10 * steps > updates or not _would_change(scheduler.curves, step, last):
+            if 10 * steps > updates or not _would_change(curves, step, last):
                 return ""
             remedy = ", with total_steps = count_updates(loader, epochs)"
         call = "step()"
@@ -152,10 +167,10 @@ def _would_change(curves: Sequence[Curve], step: int, last: int) -> bool:
     return any(np.ptp(curve(range(step, last + 1))) for curve in curves)
 
 
-def _load_message(scheduler: Any) -> str:
+def _load_message(scheduler: Any, bases: Sequence[float]) -> str:
     """Return the warning about an optimizer that was loaded without its scheduler's state."""
     made = updates_made(scheduler.optimizer)
-    peak = one_if_equal([shortest_decimal(base) for base in scheduler.base_lrs])
+    peak = one_if_equal([shortest_decimal(base) for base in bases])
     advice = "load the scheduler's state, scheduler.load_state_dict(state)"
     seen = "the optimizer was loaded"
     if made is not None and made > 1:  # one was made since the scheduler was built

@@ -1,4 +1,4 @@
-"""The warning about a value that a program wrote into a group, and that a curve will overwrite."""
+"""Warnings about what groups contain: values to be overwritten, and factors that nobody reads."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -7,9 +7,17 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.record import shortest_decimal
 from torch_bridge.groups.options import GroupOption, as_number, is_same, written_values
+
+# Some libraries keep factors of an option in the groups, which only their schedulers apply.
+_SCALES = {
+    "lr": ("lr_scale", "lr_mult", "lr_multiplier"),  # of timm, MAE and BEiT; of others; of DINOv2
+    "weight_decay": ("wd_multiplier",),  # of DINOv2
+}
+"""The keys of these factors, for each option; `docs/troubleshooting.md` names them in a heading."""
 
 
 def value_message(
@@ -47,7 +55,7 @@ def value_message(
     if any(is_same(value, number) for number in known):
         return ""
     index = next(i for i, other in enumerate(optimizer.param_groups) if other is group)
-    shown, shown_base = shortest_decimal(value), shortest_decimal(base)
+    shown, shown_base = f"{value:.6g}", shortest_decimal(base)
     return (
         f"param_groups[{index}] has {option} = {shown}, but its {key} = {shown_base}, so the "
         f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before the '
@@ -75,3 +83,26 @@ def message_at_build(
         if message:
             return message
     return ""
+
+
+def warn_of_scales(option: GroupOption, groups: Sequence[dict[str, Any]]) -> None:
+    """Warn if a group has a factor for the option, which this library does not apply."""
+    for key in _SCALES.get(option.name, ()):
+        scaled = [group for group in groups if _is_scale(group.get(key, 1))]
+        if scaled:
+            # This line is also right for a group that had a scheduler before. It does not work
+            # in place, because several groups may have the same tensor.
+            warn(
+                f"{len(scaled)} of {len(groups)} parameter groups have a factor {key}, which "
+                "only other schedulers read: under this curve they would train without it. "
+                "Before the scheduler is built, write for each group that has it: "
+                f'group["{option.name}"] = group["{option.base_key}"] = '
+                f'group.get("{option.base_key}", group["{option.name}"]) * group.pop("{key}")'
+            )
+
+
+def _is_scale(value: Any) -> bool:
+    try:
+        return float(value) != 1
+    except (RuntimeError, TypeError, ValueError):
+        return False  # here the key means something else

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.curve_warning import warn
 
 
 def as_number(value: Any) -> Any:
@@ -63,14 +62,6 @@ def written_values(
     return vars(optimizer).setdefault("_values_of_curves", initial or {})
 
 
-# Some libraries keep factors of an option in the groups, which only their schedulers apply.
-_SCALES = {
-    "lr": ("lr_scale", "lr_mult", "lr_multiplier"),  # of timm, MAE and BEiT; of others; of DINOv2
-    "weight_decay": ("wd_multiplier",),  # of DINOv2
-}
-"""The keys of these factors, for each option; `docs/troubleshooting.md` names them in a heading."""
-
-
 class GroupOption(NamedTuple):
     """A number in a parameter group: `group[name]`, or an item of the tuple or list there."""
 
@@ -114,21 +105,6 @@ class GroupOption(NamedTuple):
             raise ValueError(f"param_groups[{index}] has no {self}: its curve must be None")
         return self.read(group)
 
-    def warn_of_scales(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Warn if a group has a factor for this option, which this library does not apply."""
-        for key in _SCALES.get(self.name, ()):
-            scaled = [group for group in groups if _is_scale(group.get(key, 1))]
-            if scaled:
-                # This line is also right for a group that had a scheduler before. It does not work
-                # in place, because several groups may have the same tensor.
-                warn(
-                    f"{len(scaled)} of {len(groups)} parameter groups have a factor {key}, which "
-                    "only other schedulers read: under this curve they would train without it. "
-                    "Before the scheduler is built, write for each group that has it: "
-                    f'group["{self.name}"] = group["{self.base_key}"] = '
-                    f'group.get("{self.base_key}", group["{self.name}"]) * group.pop("{key}")'
-                )
-
     def replace(self, group: dict[str, Any], value: Any) -> None:
         """Replace the value in the group, even if it is a tensor."""
         if self.item is None:
@@ -154,13 +130,6 @@ class GroupOption(NamedTuple):
             return current.fill_(value).clone()
         self.replace(group, value)
         return value
-
-
-def _is_scale(value: Any) -> bool:
-    try:
-        return float(value) != 1
-    except (RuntimeError, TypeError, ValueError):
-        return False  # here the key means something else
 
 
 LEARNING_RATE = GroupOption("lr")

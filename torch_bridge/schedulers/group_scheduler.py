@@ -36,7 +36,7 @@ from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.saved_states.formats import check_bool, reading_state_of
 from torch_bridge.advice.step_advice import StepAdvice, seems_loaded
-from torch_bridge.advice.value_advice import message_at_build, value_message
+from torch_bridge.advice.value_advice import message_at_build, value_message, warn_of_scales
 from torch_bridge.groups.curves_and_peaks import (
     check_peaks_are_known,
     curves_of,
@@ -109,7 +109,7 @@ class GroupScheduler(LRScheduler):
 
         pairs = zip(self._indices(), followed, strict=True)
         bases = [option.base_of(index, group) for index, group in pairs]
-        option.warn_of_scales(followed)
+        warn_of_scales(option, followed)
         message = ""
         if advise:
             # The step of the first update: torch's constructor makes a step.
@@ -215,7 +215,7 @@ class GroupScheduler(LRScheduler):
                 self._warn_of_values(present)
             if self._has_loaded_other_values(present.groups):
                 self._advice.note_load()
-        self._option.warn_of_scales(new)
+        warn_of_scales(self._option, new)
         self._set_members(present, writes=writes)
 
     def _set_members(self, members: Members, *, writes: bool) -> None:
@@ -288,8 +288,7 @@ class GroupScheduler(LRScheduler):
     def _before_update(self) -> None:
         """Give groups that were added their values, before the update of the optimizer."""
         groups = self._followed()
-        members = self._members
-        if not members.same_groups(groups):
+        if not self._members.same_groups(groups):
             self._sync_before_update(groups)
         self._position_of_update = self._position
         # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
@@ -297,9 +296,7 @@ class GroupScheduler(LRScheduler):
         if self._advice is None or not groups or not groups[0]["params"]:
             return
         if self._members.place_of(groups[0]) == 0:
-            message = self._advice.before_update(self)
-            if message and self._is_in_charge():
-                warn(message)
+            self._advice.before_update(self, self._members.values, self._is_in_charge)
 
     def _sync_before_update(self, groups: Sequence[dict[str, Any]]) -> None:
         """Write the values of new groups, if this is the scheduler that the program steps."""
@@ -378,6 +375,10 @@ class GroupScheduler(LRScheduler):
         """
         return self._members.values.at(self.curve_step)[:]
 
+    def get_last_lr(self) -> list[Any]:
+        """Return the values that this scheduler wrote last, in the order of the groups."""
+        return [*self._last_lr]
+
     # Steps.
 
     def _position_after(self, count: Any, metric: Any) -> Position:
@@ -391,11 +392,8 @@ class GroupScheduler(LRScheduler):
         return advance_on_host(self._clock, before, count, metric)
 
     # Torch's `SequentialLR` calls this instead of `step` when this scheduler's turn comes.
-    def _update_lr(self, epoch: int | None = None) -> None:
-        number = self.last_epoch + 1
-        if epoch is not None:
-            number = epoch
-        self._move_to(start_position(self._clock, number, number))
+    def _update_lr(self, epoch: Any = 0) -> None:
+        self._move_to(start_position(self._clock, epoch, epoch))
         self._restart_advice()
 
     def _move_to(self, position: Position) -> None:

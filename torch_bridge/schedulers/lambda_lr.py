@@ -60,7 +60,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
             or, for a curve from `BatchPlan.scale`, its unit of samples or tokens. A scheduler that
             steps other schedulers without a metric, such as `SequentialLR`, can't step one with a
             hold rule.
-        advise: False to turn off the warnings during training that are listed under `Warns`.
+        advise: False to turn off the warnings before an update that are listed under `Warns`.
 
     Attributes:
         curves: The curve of each group.
@@ -176,7 +176,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
         if number is not None:
             self._restart_advice()
 
-    def _update_lr(self, epoch: int | None = None) -> None:
+    def _update_lr(self, epoch: Any = 0) -> None:
         super()._update_lr(epoch)
         self.count = None  # another scheduler's turn consumed it
 
@@ -199,10 +199,6 @@ class lambda_lr(GroupScheduler, LambdaLR):
                 )
             )
         return max(checks.integer("epoch", epoch), -1)
-
-    def get_last_lr(self) -> list[Any]:
-        """Return the learning rates that this scheduler wrote last, in the order of the groups."""
-        return [*self._last_lr]
 
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak of all groups, or with a list that of each, from the next update on.

@@ -10,12 +10,10 @@ from typing import Any, cast
 from plateau_jax.arguments.checks import Message, Path, message_of
 from plateau_jax.arguments.curve_warning import CurveWarning
 from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.serialization import NESTED
 
 _CELLS = {"start": 0, "steps": 0, "duration": 1, "length": 1, "to": 1, "shape": 2}
 """The index of each part in a pair or a stage."""
-
-_NESTED = "curve", "other"
-"""The arguments that are curves."""
 
 _warnings = Lock()
 """Held while warnings are recorded: `catch_warnings` replaces the filters of the whole process."""
@@ -49,7 +47,7 @@ def advice_about(curve: Curve, place: Path) -> Iterator[dict[str, Any]]:
         replace(cast("Any", curve))  # runs the constructor again
     for message in messages:
         yield placed_message(message, place)
-    for name in _NESTED:
+    for name in NESTED:
         inner = getattr(curve, name, None)
         if isinstance(inner, Curve):
             yield from advice_about(inner, (*place, name))

@@ -22,8 +22,7 @@ _Floats = NDArray[np.float64]
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
     """Fit the law of the loss to the logged losses of one run, or of several.
 
-    Several runs must share the model, the data set and the peak learning rate. Provisional: the
-    promises of 1.0 will cover neither this function nor what it returns.
+    Several runs must share the model, the data set and the peak learning rate.
 
     Let s_0, …, s_{t-1} be the learning rates of the t updates before a logged loss, without those
     that are 0, and m the largest of them. Then

@@ -41,8 +41,6 @@ _LOGGED_PEAK_TOLERANCE = 0.05
 class LossRun:
     """The losses of a training run, with its curve and its peak learning rate.
 
-    Provisional: the promises of 1.0 will not cover it.
-
     Log a validation loss if you can, at 20 or more steps after the warmup. Training losses are
     noisier: log their mean since the last logged loss, not an EMA or a running mean.
 

@@ -109,8 +109,7 @@ def compare_log(
 
     with lr(step) = float32(float32(peak_value) · curve(step)), and u the place of the last digit of
     r. The other terms allow for float32, in the multiplier and in the schedules of other libraries;
-    r_max is the largest learning rate of the log. Provisional: the promises of 1.0 will not cover
-    this function.
+    r_max is the largest learning rate of the log.
 
     If three rows or more are not on the curve, faults are tried. Most are a formula f(n, k): the
     row of update n shows the learning rate at step f(n, k) of the curve. For example, a log that is

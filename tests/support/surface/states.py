@@ -1,11 +1,8 @@
-"""The entries of saved states, records and curves, with their types.
-
-An entry is marked as optional if one of the samples lacks it.
-"""
+"""The entries of saved states, records and curves, with their types."""
 
 import json
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -61,20 +58,16 @@ def states_in_jax() -> Iterator[str]:
 
 
 def entries(samples_by_name: Mapping[str, list[Any]]) -> Iterator[str]:
-    """Yield a line per entry of these samples: its name, its types, and if it may be absent."""
+    """Yield a line per entry of these samples: its name and its types."""
     values: dict[tuple[str, str], list[Any]] = defaultdict(list)
-    dictionaries: Counter[str] = Counter()
     for name, samples_of_name in samples_by_name.items():
         for kind, dictionary in _dictionaries(name, samples_of_name):
-            dictionaries[kind] += 1
             for entry, value in dictionary.items():
                 values[kind, entry].append(value)
     for (kind, entry), samples_of_entry in values.items():
         line = f"{kind}.{entry}: {types_of(samples_of_entry)}"
         if entry in ("kind", "format"):
             line = f"{kind}.{entry} = {samples_of_entry[0]!r}"
-        if len(samples_of_entry) < dictionaries[kind]:
-            line += ", optional"
         yield line
 
 

@@ -18,8 +18,6 @@ def profile(
 ) -> str:
     """Trace a few steady updates with `torch.profiler`.
 
-    Provisional: the promises of 1.0 will not cover it.
-
     The first eight updates are not traced, since they include compilation and capture. The trace of
     the next five is written to `directory/trace.json`, for Perfetto or chrome://tracing.
 

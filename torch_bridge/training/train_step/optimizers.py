@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.several_curves import as_curves
+from torch_bridge.advice.value_advice import warn_of_scales
 from torch_bridge.groups.curves_and_peaks import curves_of
 from torch_bridge.groups.optimizers import all_parameters, groups_of, has_two_steps, inner_optimizer
 from torch_bridge.groups.options import LEARNING_RATE
@@ -224,5 +225,5 @@ def peaks_of(optimizer: Optimizer) -> list[float]:
     """Return each group's peak in float32; warn of factors that only other schedulers read."""
     groups = groups_of(optimizer)
     peaks = [LEARNING_RATE.base_of(index, group) for index, group in enumerate(groups)]
-    LEARNING_RATE.warn_of_scales(groups)
+    warn_of_scales(LEARNING_RATE, groups)
     return peaks
