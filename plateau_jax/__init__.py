@@ -41,8 +41,8 @@ _PUBLIC_NAMES = {
     "plateau_jax.runs.record": ["resume_record"],
     "plateau_jax.runs.resume": ["check_resume"],
     "plateau_jax.runs.curve_scheduler": ["CurveScheduler"],
-    "plateau_jax.schedules.schedule": ["multiplier", "optax_schedule"],
-    "plateau_jax.schedules.transformation": ["scale_by_curve"],
+    "plateau_jax.in_jax.schedule": ["multiplier", "optax_schedule"],
+    "plateau_jax.in_jax.transformation": ["scale_by_curve"],
     "plateau_jax.tools.batch_plan": ["BatchPlan"],
     "plateau_jax.tools.drawing.plots": ["plot"],
     "plateau_jax.tools.forecasts.loss_fit": ["LossFit", "fit_losses"],
@@ -55,5 +55,5 @@ __all__, __getattr__, __dir__ = _attach(
     __name__,
     _PUBLIC_NAMES,
     "jax",
-    {"plateau_jax.schedules.schedule": "jax", "plateau_jax.schedules.transformation": "optax"},
+    {"plateau_jax.in_jax.schedule": "jax", "plateau_jax.in_jax.transformation": "optax"},
 )

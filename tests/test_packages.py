@@ -2,6 +2,7 @@
 
 import ast
 import pickle
+import re
 import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -104,17 +105,6 @@ def _imports():
     return {module: _imported_names(module) & modules for module in modules}
 
 
-def _all_below(module):
-    """Return the files that this one imports, and the files that they import, and so on."""
-    below = set()
-    waiting = [module]
-    while waiting:
-        new = _imports()[waiting.pop()] - below
-        below |= new
-        waiting += new
-    return below
-
-
 def test_no_import_cycles():
     """Tools look at curves, and methods of `Curve` import them when they are called."""
     imports = _imports() | {CURVE: _imports()[CURVE] - _late_tools(CURVE)}
@@ -124,49 +114,53 @@ def test_no_import_cycles():
         pytest.fail(" is imported by ".join(error.args[1]))
 
 
-def _part(module):
-    """Return the part of the project that a file belongs to."""
-    if module.startswith("torch_bridge.training"):
-        return "training"
-    if module.startswith(("plateau_jax.tools", "plateau_jax.__main__")):
-        return "tools"
-    return "curve"
-
-
-def _parts_imported_from(part, imports):
-    """Return the other parts that files of this part import."""
-    modules = [module for module in _trees() if _part(module) == part]
-    imported = {_part(name) for module in modules for name in imports(module)}
-    return imported - {part}
-
-
-def _imported_at_once(module):
-    """Return the files of the product that a file imports outside functions."""
-    names = set()
-    waiting = [_trees()[module]]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            names |= {node.module, *_names_from(node)}
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            waiting += ast.iter_child_nodes(node)
-    return names & _trees().keys()
-
-
 def _late_tools(module):
     """Return the tools that a file imports inside functions."""
-    return {name for name in _imports()[module] if _part(name) == "tools"}
+    return {name for name in _imports()[module] if name.startswith("plateau_jax.tools")}
 
 
-def test_parts_import_the_curve_and_not_each_other():
-    """The curve imports a tool only inside a method such as `Curve.plot`."""
-    assert _parts_imported_from("curve", _imported_at_once) == set()
-    late = {module for module in _trees() if _part(module) == "curve" and _late_tools(module)}
-    assert late == {CURVE}
-    assert _parts_imported_from("training", _imports().get) == {"curve"}
-    assert _parts_imported_from("tools", _imports().get) == {"curve"}
+def _listed_parts():
+    """Return the folders and files of each part, in the order in which CONTRIBUTING lists them."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    block = text.partition("```text\n")[2].partition("```")[0]
+    parts, folder = [], ""
+    for line in re.sub(r"\(.*?\)", "", block).splitlines():
+        title, *folders, names = re.split(" {2,}", line.rstrip())
+        if title:
+            parts.append([])
+        if folders:
+            folder = folders[0].replace("/", ".")
+        for name in re.findall(r"[\w.]+", names):
+            parts[-1].append(folder + name.removesuffix(".py"))
+    return parts
+
+
+def test_folders_import_only_those_before_them():
+    """Training and tools import the curve, too; `Curve` imports tools when they are called."""
+    curve, *others = _listed_parts()
+    places = {}
+    for part in (curve, *others):
+        allowed = set() if part is curve else set(curve)
+        for name in part:
+            allowed.add(name)
+            places[name] = frozenset(allowed)
+
+    def place_of(module):
+        return next((name for name in places if f"{module}.".startswith(f"{name}.")), None)
+
+    unlisted = {module for module in _trees() if place_of(module) is None}
+    assert unlisted == {
+        *("plateau_jax", "plateau_jax.__main__", "plateau_jax.tools"),
+        *("torch_bridge", "torch_bridge.training"),
+    }
+    for module in _trees().keys() - unlisted:
+        imports = _imports()[module] - unlisted
+        if module == CURVE:
+            imports -= _late_tools(CURVE)
+        assert {place_of(name) for name in imports} <= places[place_of(module)], module
+
+
+def test_plateau_jax_never_imports_torch_bridge():
     for module in _trees():
         if module.startswith("plateau_jax"):
             assert not any(name.startswith("torch_bridge") for name in _imports()[module])
@@ -176,33 +170,6 @@ def test_parts_import_the_curve_and_not_each_other():
 def test_file_format_of_checkpoints_is_known_to_one_file(library):
     importing = {module for module in _trees() if library in _imported_names(module)}
     assert importing == {"torch_bridge.training.checkpointing.file_format"}
-
-
-# The rooms of the schedulers.
-
-SCHEDULERS = "torch_bridge.schedulers."
-ADVICE = "torch_bridge.advice."
-GROUPS = "torch_bridge.groups."
-
-
-def _rooms_below(room):
-    """Return which of the three rooms the files of this one import, also indirectly."""
-    below = set()
-    for module in _trees():
-        if module.startswith(room):
-            below |= _all_below(module)
-    rooms = set()
-    for lower in (GROUPS, ADVICE, SCHEDULERS):
-        if any(name.startswith(lower) for name in below):
-            rooms.add(lower)
-    return rooms - {room}
-
-
-def test_rooms_of_schedulers():
-    """Groups know no warnings, and warnings no scheduler."""
-    assert _rooms_below(GROUPS) == set()
-    assert _rooms_below(ADVICE) == {GROUPS}
-    assert _rooms_below(SCHEDULERS) == {GROUPS, ADVICE}
 
 
 # Versions of dependencies.

@@ -14,7 +14,7 @@ from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.record import Record, read_records, record_to_dict
 from plateau_jax.runs.resume import (
-    Records,
+    SavedRecords,
     check_step,
     compare_records,
     may_share_steps,
@@ -45,7 +45,7 @@ class _Entry(NamedTuple):
 
 
 def check_resume_file(
-    path: str | os.PathLike[str], record: Records, step: Any, *, strict: bool = True
+    path: str | os.PathLike[str], record: SavedRecords, step: Any, *, strict: bool = True
 ) -> None:
     """Raise an error if a run cannot resume under this record; keep the record in a file.
 

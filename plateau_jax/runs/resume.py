@@ -10,7 +10,7 @@ from plateau_jax.clocks.position import Position, read_position, start_position
 from plateau_jax.runs.comparison import StateOwner, clocks_differ, compare_runs
 from plateau_jax.runs.record import Record, read_records, shortest_decimal
 
-Records = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+SavedRecords = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A record, or one for each parameter group."""
 
 
@@ -95,7 +95,9 @@ def resume(
     return Resumed(position, peaks, warnings)
 
 
-def check_resume(saved: Records | None, now: Records, step: Any, *, strict: bool = True) -> None:
+def check_resume(
+    saved: SavedRecords | None, now: SavedRecords, step: Any, *, strict: bool = True
+) -> None:
     """Raise an error if a run that was saved with one record cannot resume under another.
 
     The curve may differ from `step` on, as a cooldown that starts there does. At every step below,

@@ -17,7 +17,7 @@ from plateau_jax import (
     resume_record,
     scale_by_curve,
 )
-from plateau_jax.schedules.transformation import ScaleByCurveState
+from plateau_jax.in_jax.transformation import ScaleByCurveState
 
 PEAK = 0.3
 MAX_COUNT = 2**30

@@ -11,7 +11,7 @@ import torch
 import plateau_jax
 import torch_bridge
 from plateau_jax.curves.staged_curve import Stage
-from plateau_jax.schedules.transformation import ScaleByCurveState
+from plateau_jax.in_jax.transformation import ScaleByCurveState
 from plateau_jax.table.segments import Segment
 from plateau_jax.tools.forecasts.loss_forecast import LossComparison, LossDifference, LossForecast
 from plateau_jax.tools.logged_lrs.compare_log import LogComparison

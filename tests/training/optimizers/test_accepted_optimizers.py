@@ -11,7 +11,7 @@ from support.trees import equal_trees
 
 from plateau_jax import PlateauCurve
 from torch_bridge import follow
-from torch_bridge.training.train_step.optimizers import nested_optimizers
+from torch_bridge.training.train_step.optimizer_checks import nested_optimizers
 
 CURVES = [PlateauCurve(40, warmup_steps=4), PlateauCurve(30, decay_shape="linear")]
 

@@ -2,7 +2,7 @@
 
 `step` (the class, with `result`); `update` (the order of an update); `loss`, `loss_call` and
 `loss_normalizer` (what a loss function returns, how it is called, what divides it); `gradients`;
-`precision`; `optimizers` (checks), `optimizer_support` (which can skip an update or be sharded),
+`precision`; `optimizer_checks`, `optimizer_support` (which can skip an update or be sharded),
 `steppers` (steps of the optimizers), `fused_sgd` (workarounds for two defects of torch);
 `cuda_graphs` (capture, replay, guards); `status` (what an interrupted update or load makes the step
 reject); `step_state` and `optimizer_states`; `run_warnings`.
@@ -12,6 +12,6 @@ To add a precision, add its name to `PrecisionName`, and its `autocast` and its 
 training runs to `tests/training/kinds_of_run.py`, which are then compared with a hand-written loop.
 
 To support the wrapper of a trainer that keeps the torch optimizer in `.optimizer`, add its package
-to `_TRAINERS` in `optimizers`, if the wrapper adds nothing to an update.
+to `_TRAINERS` in `optimizer_checks`, if the wrapper adds nothing to an update.
 `tests/training/optimizers/test_wrapped_optimizers.py` compares the bits with and without it.
 """

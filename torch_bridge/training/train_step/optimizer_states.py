@@ -15,15 +15,15 @@ from plateau_jax.arguments import checks
 from torch_bridge.groups.optimizers import STEP_COUNT
 from torch_bridge.training.distributed.dtensors import clone, placements_of, shard_like
 from torch_bridge.training.distributed.plain_names import without_wrappers
+from torch_bridge.training.train_step.optimizer_checks import (
+    group_sizes,
+    is_standard,
+    nested_optimizers,
+)
 from torch_bridge.training.train_step.optimizer_support import (
     IMPLEMENTATION_OPTIONS,
     derives_from_torch,
     is_of_torch,
-)
-from torch_bridge.training.train_step.optimizers import (
-    group_sizes,
-    is_standard,
-    nested_optimizers,
 )
 
 

@@ -25,8 +25,7 @@ from torch_bridge.training.train_step.gradients import check_max_norm
 from torch_bridge.training.train_step.loss import LossFunction, check_loss_fn, parse_loss
 from torch_bridge.training.train_step.loss_call import Carry, LossCall
 from torch_bridge.training.train_step.loss_normalizer import LossNormalizer
-from torch_bridge.training.train_step.optimizer_support import check_shardable
-from torch_bridge.training.train_step.optimizers import (
+from torch_bridge.training.train_step.optimizer_checks import (
     as_sequence,
     check_model,
     check_no_scheduler,
@@ -37,6 +36,7 @@ from torch_bridge.training.train_step.optimizers import (
     nested_optimizers,
     peaks_of,
 )
+from torch_bridge.training.train_step.optimizer_support import check_shardable
 from torch_bridge.training.train_step.precision import Precision, PrecisionName
 from torch_bridge.training.train_step.result import StepResult, read_and_raise_if_nonfinite
 from torch_bridge.training.train_step.run_warnings import RunWarnings, StartWarning

@@ -22,8 +22,8 @@ from torch_bridge.groups.optimizers import all_groups
 from torch_bridge.groups.options import LEARNING_RATE, written_values
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.train_step import fused_sgd
+from torch_bridge.training.train_step.optimizer_checks import check_no_scheduler
 from torch_bridge.training.train_step.optimizer_support import SKIP_ATTRIBUTES, skip_attribute
-from torch_bridge.training.train_step.optimizers import check_no_scheduler
 from torch_bridge.training.train_step.status import Status
 
 

@@ -15,7 +15,7 @@ from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.position import Position, advance, start_position
 from plateau_jax.curves.curve import AnyCurve, as_curve
-from plateau_jax.schedules.schedule import (
+from plateau_jax.in_jax.schedule import (
     CurveSchedule,
     check_peak,
     check_real_scalar,

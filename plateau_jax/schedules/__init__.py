@@ -1,6 +1,0 @@
-"""The curve in JAX.
-
-`schedule` (a pure function of the step, and the optax schedule), `transformation`
-(`scale_by_curve`). Only these files import optax; only they and `BatchPlan.every_k_schedule` import
-JAX.
-"""
