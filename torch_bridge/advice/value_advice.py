@@ -55,7 +55,7 @@ def value_message(
     if any(is_same(value, number) for number in known):
         return ""
     index = next(i for i, other in enumerate(optimizer.param_groups) if other is group)
-    shown, shown_base = f"{value:.6g}", shortest_decimal(base)
+    shown, shown_base = f"{value:.8g}", shortest_decimal(base)
     return (
         f"param_groups[{index}] has {option} = {shown}, but its {key} = {shown_base}, so the "
         f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before the '
