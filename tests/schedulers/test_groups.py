@@ -9,7 +9,7 @@ import torch
 from support.schedulers.runs import advance, learning_rate, lrs_of, new_parameter, optimizer_with
 from torch.nn import Parameter
 from torch.optim import SGD, AdamW
-from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, SequentialLR
+from torch.optim.lr_scheduler import OneCycleLR, SequentialLR, StepLR
 
 from plateau_jax import PlateauCurve
 from plateau_jax.runs.group_values import GroupValues
@@ -34,11 +34,12 @@ def test_scheduler_that_is_not_stepped_writes_nothing(optimizer):
     """The groups of the next stage belong to torch's scheduler, although ours is still alive."""
     earlier = lambda_lr(optimizer, CURVE)
     advance(optimizer, earlier, 5)
+    optimizer.step()
+    constant = StepLR(optimizer, 100)  # it changes no learning rate yet
     optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
-    cosine = CosineAnnealingLR(optimizer, T_max=20)
     optimizer.step()
     assert optimizer.param_groups[-1]["lr"] == 0.25
-    cosine.step()
+    constant.step()
     optimizer.add_param_group({"params": [new_parameter()], "lr": 0.125})
     optimizer.step()
     assert optimizer.param_groups[-1]["lr"] == 0.125
