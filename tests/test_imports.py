@@ -256,6 +256,12 @@ def test_missing_package_is_named_with_its_extra():
     check_needs("torch_bridge", "lambda_lr", message, "torch")
 
 
+@without("optax")
+def test_missing_optax_is_named():
+    message = "scale_by_curve needs optax: pip install 'plateau-jax[jax]'"
+    check_needs("plateau_jax", "scale_by_curve", message, "optax")
+
+
 @without("matplotlib")
 def test_plot_without_matplotlib():
     from plateau_jax import PlateauCurve, plot

@@ -115,8 +115,13 @@ def test_no_import_cycles():
 
 
 def _late_tools(module):
-    """Return the tools that a file imports inside functions."""
-    return {name for name in _imports()[module] if name.startswith("plateau_jax.tools")}
+    """Return the tools that a file imports only inside functions."""
+    at_once = set()
+    for node in _trees()[module].body:
+        if isinstance(node, ast.ImportFrom):
+            at_once |= {node.module, *_names_from(node)}
+    late = _imports()[module] - at_once
+    return {name for name in late if name.startswith("plateau_jax.tools")}
 
 
 def _listed_parts():

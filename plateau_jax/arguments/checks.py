@@ -357,8 +357,8 @@ def steps(step: Any) -> np.ndarray:
         raise TypeError(
             "step is a JAX array, which a curve does not accept: write optax_schedule(curve, "
             "peak_value), or multiplier(curve.table, step) in your own function; on the host, as "
-            "in jax.debug.callback, pass int(step); or write optax.inject_hyperparams("
-            'scale_by_curve, static_args=("curve", "clock"))'
+            "in jax.debug.callback, pass int(step); under optax.inject_hyperparams, write "
+            'optax.inject_hyperparams(scale_by_curve, static_args=("curve", "clock"))'
         )
     if hasattr(step, "dtype") or isinstance(step, range):
         array = np.asarray(step)

@@ -105,7 +105,7 @@ def _compare_clocks(
         # Compared as plain values: a library that stores [0.3, 5] as floats returns 5.0.
         if clocks_differ(before.clock, record.clock):
             arguments = _differing_arguments(before.clock, record.clock, ("clock",))
-            # None differ if a damaged clock has an argument more, which is None.
+            # Empty if a damaged clock has an additional argument whose value is None.
             shown = "; ".join(arguments) or _show_change(("clock",), before.clock, record.clock)
             continues = f"The run continues at step {step} of the curve, with a fresh clock"
             yield _Difference("clock", f"it was saved with {shown}", continues)

@@ -46,7 +46,7 @@ class Format(Generic[State]):
         return isinstance(kind, str) and kind == self.kind
 
     def check_version(self, name: str, state: Mapping[str, Any]) -> None:
-        """Raise a ValueError if a different version saved a state, by its format and its entries.
+        """Raise a ValueError if the format or the entries show that a different version saved it.
 
         Args:
             name: The name of the state, for messages.

@@ -16,6 +16,7 @@ from support.curves.strategies import SMALLEST_NORMAL
 from support.examples import examples
 from support.jax import jax_cases
 from support.jax.jax_cases import assert_equal_bits
+from support.training.models import square_loss
 from torch import nn
 
 import torch_bridge
@@ -88,10 +89,6 @@ def test_torch_compiled(compiled, case):
     assert_equal_bits(multipliers.cpu(), curve(steps))
 
 
-def mean_of_squares(model, batch):
-    return model(batch).square().mean()
-
-
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("cuda_graph", [False, True])
@@ -110,7 +107,7 @@ def test_train_step(cuda_graph, case, peak):
             step = TrainStep(
                 model,
                 optimizer,
-                mean_of_squares,
+                square_loss,
                 curve,
                 cuda_graph=cuda_graph,
                 initial_updates=start,

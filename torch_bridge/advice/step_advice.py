@@ -9,7 +9,7 @@ Each is given before an update:
                   the unit is so large that the curve stays where all learning rates are 0
     every 32nd    the step is far past the end (`end_message` has the rule), once
 
-Updates are counted from where the scheduler was built, moved or loaded, or its peaks were set.
+Updates are counted from when the scheduler was built, moved or loaded, or its peaks were set.
 While a different scheduler has written the groups, no warning is given. Updates of a compiled
 optimizer, or of one without hooks, are not counted.
 """
@@ -88,7 +88,7 @@ class StepAdvice:
 
         Args:
             scheduler: A `lambda_lr` or a `follow`.
-            values: Its curves and bases, without what the program has changed since its last step.
+            values: Its curves and bases as of its last step, without later changes by the program.
             is_in_charge: Returns True if no other scheduler has written the groups since.
         """
         updates = self._updates

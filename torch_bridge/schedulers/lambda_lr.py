@@ -60,7 +60,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
             or, for a curve from `BatchPlan.scale`, its unit of samples or tokens. A scheduler that
             steps other schedulers without a metric, such as `SequentialLR`, can't step one with a
             hold rule.
-        advise: False to turn off the warnings before an update that are listed under `Warns`.
+        advise: False to turn off those warnings under `Warns` that are given before an update.
 
     Attributes:
         curves: The curve of each group.
@@ -69,7 +69,7 @@ class lambda_lr(GroupScheduler, LambdaLR):
         consumed: With a `DataClock`, the sum of the counts of all updates.
         count: The samples or tokens that the next `step()` counts if you call it without `count`.
             That step resets it to None. Set it on this scheduler, not on one that wraps it.
-        strict: As above.
+        strict: The default of `strict` in `load_state_dict`.
         unit: The samples or tokens in one step of the curve; None if a step is an update.
 
     Raises:

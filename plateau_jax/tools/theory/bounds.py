@@ -90,8 +90,7 @@ def compare(*curves: AnyCurve) -> Comparison: ...
 def compare(*curves: Any) -> Comparison:
     """Compare curves by the predictions of theory, each at its best peak.
 
-    The first curve is the reference. The figures are provisional: the promises of 1.0 will not
-    cover them.
+    The first curve is the reference.
 
     Let s₁ … s_T be the multipliers curve(0) … curve(total_steps - 1) without zeros. Theory bounds
     the loss of SGD on a convex problem after its last step. The bound depends on a bound G of the

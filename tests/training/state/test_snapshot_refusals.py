@@ -189,7 +189,7 @@ def test_state_of_another_library_is_left_to_it():
     assert equal_trees(step.state_dict(), saved.state_dict())
 
 
-def test_load_warns_of_a_peak_set_before_it_but_not_after_updates():
+def test_load_warns_of_a_peak_set_before_the_first_update():
     saved = make_step()
     train(saved, batches(3))
     step = make_step()

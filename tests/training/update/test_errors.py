@@ -1,4 +1,4 @@
-"""An update rejects results of loss_fn and changed parameters with one error; nothing changes."""
+"""An update rejects wrong results of loss_fn and changed parameters."""
 
 import pytest
 import torch
