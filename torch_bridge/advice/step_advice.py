@@ -81,21 +81,25 @@ class StepAdvice:
         """Note that the optimizer loaded values that the scheduler did not write."""
         self._was_loaded = self._began.updates <= 0
 
-    def before_update(
+    def count_update(self) -> bool:
+        """Count an update before it is made; return True if a warning may be due."""
+        updates = self._updates
+        self._updates = updates + 1
+        return updates in (0, 1, _OFTEN, _RARE) or updates % _END == 0
+
+    def warn_if_due(
         self, scheduler: Any, values: GroupValues, is_in_charge: Callable[[], bool]
     ) -> None:
-        """Count an update, and warn if a warning is due.
+        """Give the warning that is due before the update that was counted.
 
         Args:
             scheduler: A `lambda_lr` or a `follow`.
             values: Its curves and bases as of its last step, without later changes by the program.
             is_in_charge: Returns True if no other scheduler has written the groups since.
         """
-        updates = self._updates
-        self._updates = updates + 1
-        is_checked = updates in (0, 1, _OFTEN, _RARE) or updates % _END == 0
-        if not is_checked or _is_capturing():
+        if _is_capturing():
             return
+        updates = self._updates - 1
         message = self._message(scheduler, values, updates)
         if message and is_in_charge():
             self._has_warned_of_end |= updates > 0 and updates % _END == 0

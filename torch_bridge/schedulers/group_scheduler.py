@@ -295,8 +295,8 @@ class GroupScheduler(LRScheduler):
         # one update.
         if self._advice is None or not groups or not groups[0]["params"]:
             return
-        if self._members.place_of(groups[0]) == 0:
-            self._advice.before_update(self, self._members.values, self._is_in_charge)
+        if self._members.place_of(groups[0]) == 0 and self._advice.count_update():
+            self._advice.warn_if_due(self, self._members.values, self._is_in_charge)
 
     def _sync_before_update(self, groups: Sequence[dict[str, Any]]) -> None:
         """Write the values of new groups, if this is the scheduler that the program steps."""
