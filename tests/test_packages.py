@@ -155,8 +155,11 @@ def test_folders_import_only_those_before_them():
 
     unlisted = {module for module in _trees() if place_of(module) is None}
     assert unlisted == {
-        *("plateau_jax", "plateau_jax.__main__", "plateau_jax.tools"),
-        *("torch_bridge", "torch_bridge.training"),
+        "plateau_jax",
+        "plateau_jax.__main__",
+        "plateau_jax.tools",
+        "torch_bridge",
+        "torch_bridge.training",
     }
     for module in _trees().keys() - unlisted:
         imports = _imports()[module] - unlisted

@@ -25,14 +25,17 @@ class StateOwner(NamedTuple):
     """How to resume all the same."""
     peak: str = "peak"
     """The noun for a peak; a different one for options other than the learning rate."""
-    keeps_saved_peak: bool = False
-    """True if the run continues with the saved peak, so that a different one is only a warning."""
     change_peak: str = ""
-    """The method that then changes the peak."""
+    """The method that changes the saved peak; empty if the run continues with the program's."""
     counter: str = "updates"
     """The entry of the state with the number of updates."""
     least_updates: int = 0
     """The least number of updates; -1 if a scheduler may wait for its turn in a `SequentialLR`."""
+
+    @property
+    def keeps_saved_peak(self) -> bool:
+        """True if the run continues with the saved peak, so that a different one only warns."""
+        return bool(self.change_peak)
 
 
 class _Difference(NamedTuple):

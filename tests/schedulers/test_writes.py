@@ -107,6 +107,13 @@ def test_wrong_bases_are_an_error(run, bases, error, message):
 # Groups that are added.
 
 
+def test_list_of_last_values_is_a_copy(run):
+    state = run.part.state_dict()
+    run.part.get_last_lr()[0] = 0.75
+    run.part.get_last_lr().append(0.75)
+    assert run.part.state_dict() == state
+
+
 @pytest.mark.parametrize("read", [lambda_lr.get_last_lr, lambda_lr.get_lr, lambda_lr.state_dict])
 def test_added_group_has_its_value_from_its_first_update_on(run, read):
     """Whatever the program reads before; and its value may be written until then."""

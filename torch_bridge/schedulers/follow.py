@@ -68,7 +68,6 @@ class follow(GroupScheduler):
 
     _owner = StateOwner(
         peak="base",
-        keeps_saved_peak=True,
         change_peak="follower.set_base_value",
         counter="last_epoch",
         least_updates=-1,
@@ -144,8 +143,9 @@ class follow(GroupScheduler):
     def state_dict(self) -> dict[str, Any]:
         """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
 
-        The entries are those of a `lambda_lr`, with the base as the peak of a record; `key`; and
-        `groups`, the indices of the groups that have the option.
+        Waits for the device if a value is a tensor there. The entries are those of a `lambda_lr`,
+        with the base as the peak of a record; `key`; and `groups`, the indices of the groups that
+        have the option.
         """
         return FOLLOWER.write(**self._written_state(), key=self._key, groups=self._indices())
 

@@ -102,7 +102,6 @@ class lambda_lr(GroupScheduler, LambdaLR):
 
     _owner = StateOwner(
         override="pass strict=False to load_state_dict, or to lambda_lr if a trainer loads",
-        keeps_saved_peak=True,
         change_peak="scheduler.set_peak",
         counter="last_epoch",
         least_updates=-1,

@@ -109,7 +109,6 @@ TRAIN_STEP = Format(
 
 _OWNER = StateOwner(
     override="pass strict=False to load_state_dict, or to TrainStep if Checkpoints loads",
-    keeps_saved_peak=True,
     change_peak="train_step.set_peak",
     counter="applied",
 )
