@@ -147,7 +147,7 @@ class follow(GroupScheduler):
         with the base as the peak of a record; `key`; and `groups`, the indices of the groups that
         have the option.
         """
-        return FOLLOWER.write(**self._written_state(), key=self._key, groups=self._indices())
+        return FOLLOWER.write(**self._written_state(), key=self._key, groups=self._groups.indices())
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from the saved step and bases, and write the values into the groups.
@@ -179,19 +179,19 @@ class follow(GroupScheduler):
         if state["key"] != self._key:
             raise ValueError(
                 f"state_dict is for key = {checks.short_repr(state['key'])}, but this follower "
-                f"sets {self._option}"
+                f"sets {self._groups.option}"
             )
-        groups = self._indices()[: len(state["records"])]
+        groups = self._groups.indices()[: len(state["records"])]
         if state["groups"] != groups:
             raise ValueError(
-                f"state_dict has {self._option} for param_groups {state['groups']}, and "
+                f"state_dict has {self._groups.option} for param_groups {state['groups']}, and "
                 f"this optimizer has it in {groups}"
             )
         return state
 
     @property
     def _key(self) -> str | list[str | int]:
-        name, item = self._option
+        name, item = self._groups.option
         if item is None:
             return name
         return [name, item]

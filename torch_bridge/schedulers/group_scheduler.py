@@ -2,12 +2,8 @@
 
     group[option] = float32(float32(base) · curve(step))
 
-When the scheduler meets a group, it reads the base once: `initial_<option>` if the group has it,
-else the value. It keeps the base in `base_lrs`, as torch does, and in the group, where the next
-scheduler finds it. Removed groups are forgotten.
-
-Groups are met when the scheduler is built or stepped, when its state is loaded or a base set, and
-before an update. Reading changes nothing.
+`ScheduledGroups` says which groups these are. A scheduler looks for new ones when it is stepped,
+when its state is loaded or a base set, and before an update. Reading changes nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,28 +25,15 @@ from plateau_jax.clocks.position import (
     start_position,
 )
 from plateau_jax.curves.curve import AnyCurve, Curve
-from plateau_jax.curves.several_curves import as_curves
 from plateau_jax.runs.comparison import StateOwner, one_if_equal
-from plateau_jax.runs.group_values import GroupValues
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.saved_states.formats import check_bool, reading_state_of
 from torch_bridge.advice.step_advice import StepAdvice, seems_loaded
 from torch_bridge.advice.value_advice import message_at_build, value_message, warn_of_scales
-from torch_bridge.groups.curves_and_peaks import (
-    check_peaks_are_known,
-    curves_of,
-    curves_of_groups_with,
-)
-from torch_bridge.groups.optimizers import groups_of
-from torch_bridge.groups.options import (
-    GroupOption,
-    as_number,
-    bases_per_group,
-    is_same,
-    written_values,
-)
-from torch_bridge.schedulers.members import Members
+from torch_bridge.groups.curves_and_peaks import check_peaks_are_known
+from torch_bridge.groups.options import GroupOption, as_number, bases_per_group
+from torch_bridge.schedulers.scheduled_groups import Members, ScheduledGroups
 from torch_bridge.schedulers.update_hook import call_before_updates
 
 
@@ -59,12 +42,6 @@ class GroupScheduler(LRScheduler):
 
     _owner: ClassVar[StateOwner]
     """How messages about a state name this scheduler."""
-
-    base_lrs: list[Any]
-    """The base of each group, in float32. Programs may change it."""
-
-    lr_lambdas: list[Any]
-    """The curve of each group, under torch's name."""
 
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
@@ -80,25 +57,11 @@ class GroupScheduler(LRScheduler):
         advise: bool,
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
-        groups = groups_of(optimizer)
-        self._optimizer = optimizer
-        self._option = option
-        self._written = written_values(optimizer)
-        given = as_curves("curve", curve)
-        self._curve: Curve | None = None
-        """The curve of all groups; None if each group has its own."""
-        self._skips_groups = False
-        """True if groups without the option are ignored."""
-        if isinstance(given, Curve):
-            self._curve = given
-        elif option.name != "lr" and isinstance(given, Sequence) and None in given:
-            self._skips_groups = True
-            given = curves_of_groups_with(option, groups, given)
-        followed = self._followed()
-        curves = curves_of(followed, given)
-        distinct = curves
-        if self._curve is not None:
-            distinct = [self._curve]
+        groups = ScheduledGroups(optimizer, option, curve)
+        self._groups = groups
+        distinct = groups.curves
+        if groups.curve is not None:
+            distinct = [groups.curve]
         self._clock = check_clock(clock, distinct)
         self._position = self._first_position(last_epoch)
         self._position_of_update: Position | None = None
@@ -106,20 +69,18 @@ class GroupScheduler(LRScheduler):
         self._peak_was_set = False
         """True if the program has set the bases, in this run or before. The saved ones may then
         differ from the program's without a warning."""
+        self._advice: StepAdvice | None = None
 
-        pairs = zip(self._indices(), followed, strict=True)
-        bases = [option.base_of(index, group) for index, group in pairs]
-        warn_of_scales(option, followed)
+        warn_of_scales(option, groups.known)
         message = ""
         if advise:
             # The step of the first update: torch's constructor makes a step.
             first_step = self._position.step + (self._clock.unit is None)
-            message = message_at_build(optimizer, option, first_step, followed, curves, bases)
+            message = message_at_build(
+                optimizer, option, first_step, groups.known, groups.curves, groups.bases
+            )
         was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
-        self._advice: StepAdvice | None = None
-        self._last_lr: list[Any] = []
-        self._members = Members([], GroupValues([], []))
-        self._set_members(Members([*followed], GroupValues(curves, bases)), writes=False)
+        groups.claim()
         if option.name == "lr" and _has_plain_step(optimizer):
             LRScheduler.__init__(self, optimizer, last_epoch)
         else:
@@ -133,7 +94,7 @@ class GroupScheduler(LRScheduler):
                 was_loaded=was_loaded,
                 counts_steps=option.name == "lr",
             )
-        call_before_updates(self._optimizer, self._before_update)
+        call_before_updates(optimizer, self._before_update)
 
     def _first_position(self, last_epoch: int) -> Position:
         """Return the position before the step that torch's constructor makes."""
@@ -145,52 +106,44 @@ class GroupScheduler(LRScheduler):
             return start_position(clock, -1, step)
         alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
         argument = f"last_epoch = {last_epoch}"
-        check_peaks_are_known(self._optimizer, argument, alternative)
+        check_peaks_are_known(self.optimizer, argument, alternative)
         position = position_after(clock, last_epoch + 1, argument, alternative)
         if clock.unit is None:
             position = position._replace(step=position.step - 1)
         return position._replace(updates=last_epoch)
 
-    # The groups.
+    # The groups. In torch's classes, the next four properties are plain attributes.
 
     @property
     def optimizer(self) -> Optimizer:
         """The optimizer whose groups follow the curve."""
-        return self._optimizer
+        return self._groups.optimizer
 
-    # In torch's class, a plain attribute.
     @optimizer.setter
     def optimizer(self, optimizer: Optimizer) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if optimizer is not self._optimizer:  # torch's constructor sets it
+        if optimizer is not self._groups.optimizer:  # torch's constructor sets it
             raise ValueError(
                 "the optimizer of a scheduler can't be replaced: build a scheduler for the new "
                 "optimizer, and call new.load_state_dict(old.state_dict())"
             )
 
-    def _followed(self) -> list[dict[str, Any]]:
-        """Return the groups that follow the curves: all, or those with the option."""
-        groups = self._optimizer.param_groups
-        if self._skips_groups:
-            return [groups[index] for index in self._indices()]
-        return groups
+    @property
+    def base_lrs(self) -> list[Any]:
+        """The base of each group, in float32. Programs may change it."""
+        return self._groups.bases
 
-    def _indices(self) -> list[int]:
-        """Return the places of these groups in `optimizer.param_groups`."""
-        groups = self._optimizer.param_groups
-        if self._skips_groups:
-            return [index for index, group in enumerate(groups) if self._option.is_in(group)]
-        return [*range(len(groups))]
+    @base_lrs.setter
+    def base_lrs(self, bases: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._groups.bases = bases
 
-    def _current_members(self) -> Members:
-        """Return the members as they are now. Changes nothing."""
-        return self._members.updated(
-            self._followed(),
-            self._indices(),
-            self._option,
-            self._curve,
-            self.base_lrs,
-            self.lr_lambdas,
-        )
+    @property
+    def lr_lambdas(self) -> list[Any]:
+        """The curve of each group, under torch's name."""
+        return self._groups.curves
+
+    @property
+    def _last_lr(self) -> list[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._groups.last
 
     def _sync_groups(self, *, warns: bool = True) -> None:
         """Match the groups and the lists, which a program may have changed; write into new groups.
@@ -202,116 +155,53 @@ class GroupScheduler(LRScheduler):
             TypeError, ValueError: A new group has no base or curve, or a list is wrong. Nothing was
                 changed.
         """
-        values = self._members.values
-        are_same = self._members.same_groups(self._followed())
-        if are_same and self.base_lrs == values.bases and self.lr_lambdas == values.curves:
+        groups = self._groups
+        if groups.are_unchanged():
             return
-        present = self._current_members()
-        new = self._members.new_among(present.groups)
-        writes = bool(new) and self._is_in_charge()
+        members = groups.read()
+        new = groups.new_among(members.groups)
+        writes = bool(new) and groups.is_in_charge()
         # Warnings first, since they may be errors.
         if self._advice is not None:
             if writes and warns:
-                self._warn_of_values(present)
-            if self._has_loaded_other_values(present.groups):
+                self._warn_of_values(members)
+            if groups.has_loaded_other_values():
                 self._advice.note_load()
-        warn_of_scales(self._option, new)
-        self._set_members(present, writes=writes)
+        warn_of_scales(groups.option, new)
+        groups.accept(members, self.curve_step, writes=writes)
 
-    def _set_members(self, members: Members, *, writes: bool) -> None:
-        """Follow these groups from now on; if `writes`, write the values into the new ones."""
-        option = self._option
-        values = members.values
-        last: list[Any] = values.at(self.curve_step)[:]
-        for index, (group, base) in enumerate(zip(members.groups, values.bases, strict=True)):
-            place = self._members.place_of(group)
-            if place is None or group is not self._members.groups[place]:
-                option.separate_tensor(group)
-            if place is not None:
-                group.setdefault(option.base_key, base)
-                last[index] = self._last_lr[place]
-                continue
-            has_base = option.base_key in group
-            group[option.base_key] = base
-            if writes and not has_base:
-                last[index] = option.write(group, last[index])
-            elif writes:  # a different scheduler, or the program, has met it
-                last[index] = as_number(option.read(group))
-        if self._written.get(option.base_key) is self._last_lr:
-            self._written[option.base_key] = last
-        self.base_lrs, self.lr_lambdas = [*values.bases], [*values.curves]
-        self._members, self._last_lr = members, last
-
-    def _warn_of_values(self, present: Members) -> None:
+    def _warn_of_values(self, members: Members) -> None:
         """Warn of a new group with a value that will be overwritten."""
-        curves, bases = present.values.curves, present.values.bases
-        for group, curve, base in zip(present.groups, curves, bases, strict=True):
-            if self._members.place_of(group) is None:
-                message = value_message(
-                    self._optimizer, self._option, self.curve_step, group, curve, base
-                )
+        groups, step = self._groups, self.curve_step
+        for group, curve, base in zip(*members, strict=True):
+            if groups.place_of(group) is None:
+                message = value_message(self.optimizer, groups.option, step, group, curve, base)
                 if message:
                     warn(message)
 
-    def _has_loaded_other_values(self, groups: Sequence[dict[str, Any]]) -> bool:
-        """Return True if the optimizer has loaded a state with different bases or values."""
-        option = self._option
-        for group in groups:
-            place = self._members.place_of(group)
-            if place is None or group is self._members.groups[place]:
-                continue
-            base, last = self._members.values.bases[place], self._last_lr[place]
-            if option.base_key not in group:  # saved before a scheduler was built
-                last = base
-            saved_base = as_number(group.get(option.base_key, base))
-            value = as_number(option.read(group))
-            if not (is_same(value, as_number(last)) and is_same(saved_base, base)):
-                return True
-        return False
-
-    def _is_in_charge(self) -> bool:
-        """Return True if the groups have what this scheduler wrote, and no later one has written.
-
-        May wait for the device.
-        """
-        if self._written.get(self._option.base_key) is not self._last_lr:
-            return False
-        present = {id(group) for group in self._followed()}
-        # Not strict, because programs append to `_last_lr`.
-        for group, last in zip(self._members.groups, self._last_lr, strict=False):
-            if id(group) not in present:
-                continue
-            if not is_same(as_number(self._option.read(group)), as_number(last)):
-                return False
-        return True
-
     def _before_update(self) -> None:
         """Give groups that were added their values, before the update of the optimizer."""
-        groups = self._followed()
-        if not self._members.same_groups(groups):
-            self._sync_before_update(groups)
+        groups = self._groups
+        present = groups.present()
+        if not groups.are_known(present):
+            self._sync_before_update(groups.new_among(present))
         self._position_of_update = self._position
         # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
         # one update.
-        if self._advice is None or not groups or not groups[0]["params"]:
+        if self._advice is None or not present or not present[0]["params"]:
             return
-        if self._members.place_of(groups[0]) == 0 and self._advice.count_update():
-            self._advice.warn_if_due(self, self._members.values, self._is_in_charge)
+        if groups.place_of(present[0]) == 0 and self._advice.count_update():
+            self._advice.warn_if_due(self, groups.values, groups.is_in_charge)
 
-    def _sync_before_update(self, groups: Sequence[dict[str, Any]]) -> None:
+    def _sync_before_update(self, new: Sequence[dict[str, Any]]) -> None:
         """Write the values of new groups, if this is the scheduler that the program steps."""
-        option = self._option
+        option = self._groups.option
         # Torch's `get_optimizer_state_dict` makes an update in which every learning rate is 0.
-        new = self._members.new_among(groups)
         if not any(not option.is_in(group) or as_number(option.read(group)) for group in new):
             return
-        if self.last_epoch < 0:
-            # It waits for its turn: the base has to be kept before the scheduler in charge, perhaps
-            # one of torch's, changes the value.
-            for index, group in zip(self._indices(), groups, strict=True):
-                with suppress(TypeError, ValueError):  # raised by the next step
-                    group.setdefault(option.base_key, option.base_of(index, group))
-        elif self._position is not self._position_of_update and self._is_in_charge():
+        if self.last_epoch < 0:  # it waits for its turn
+            self._groups.keep_bases_of_new()
+        elif self._position is not self._position_of_update and self._groups.is_in_charge():
             self._sync_groups()
 
     # What programs and the advice read.
@@ -360,12 +250,13 @@ class GroupScheduler(LRScheduler):
         return self._clock.unit
 
     def __repr__(self) -> str:
-        values = [as_number(self._option.read(group)) for group in self._followed()]
-        curve = self._curve or self.lr_lambdas
+        option = self._groups.option
+        values = [as_number(option.read(group)) for group in self._groups.present()]
+        curve = self._groups.curve or self.lr_lambdas
         unit = "" if self.unit is None else f", unit={self.unit}"
         return (
             f"{type(self).__name__}({curve!r}, curve_step={self.curve_step}{unit}, "
-            f"{self._option}={one_if_equal(values)!r})"
+            f"{option}={one_if_equal(values)!r})"
         )
 
     def get_lr(self) -> list[Any]:
@@ -373,7 +264,7 @@ class GroupScheduler(LRScheduler):
 
         A group that was added is not among them until the next update or step.
         """
-        return self._members.values.at(self.curve_step)[:]
+        return self._groups.values.at(self.curve_step)[:]
 
     def get_last_lr(self) -> list[Any]:
         """Return the values that this scheduler wrote last, in the order of the groups."""
@@ -400,27 +291,16 @@ class GroupScheduler(LRScheduler):
         """Write the values of a position into the groups."""
         self._sync_groups()
         self._position = position
-        values = self.get_lr()
-        option = self._option
-        name = option.name
-        for index, group in enumerate(self._members.groups):
-            if type(group[name]) is float:
-                group[name] = values[index]
-            else:
-                values[index] = option.write(group, values[index])
-        self._last_lr = self._written[option.base_key] = values
+        self._groups.write(self.get_lr())
 
     def _restart_advice(self) -> None:
         if self._advice is not None:
             self._advice.restart(self._position)
 
     def _set_bases(self, name: str, bases: Any) -> None:
-        checked = bases_per_group(name, bases, len(self._followed()))
+        checked = bases_per_group(name, bases, len(self._groups.present()))
         self._sync_groups(warns=False)
-        self.base_lrs = checked
-        for group, base in zip(self._members.groups, checked, strict=True):
-            group[self._option.base_key] = base
-        self._sync_groups()
+        self._groups.set_bases(checked, keeps_others=False)
         self._peak_was_set = True
         self._restart_advice()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
@@ -429,16 +309,16 @@ class GroupScheduler(LRScheduler):
     # States.
 
     def _written_state(self) -> dict[str, Any]:
-        values = self._members.values
+        curves, bases = self._groups.values.curves, self._groups.values.bases
         # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):
-            values = self._current_members().values
+            _, curves, bases = self._groups.read()
         return {
             "last_epoch": self.last_epoch,
             **dump_position(self._clock, self._position),
-            "records": dump_records(values.curves, values.bases, self._clock),
+            "records": dump_records(curves, bases, self._clock),
             "peak_was_set": self._peak_was_set,
-            "in_charge": self.last_epoch >= 0 and self._is_in_charge(),
+            "in_charge": self.last_epoch >= 0 and self._groups.is_in_charge(),
         }
 
     def _load(
@@ -457,17 +337,18 @@ class GroupScheduler(LRScheduler):
             state_dict: The state.
             strict: As in `resume`.
         """
-        present = self._current_members()
+        groups = self._groups
+        members = groups.read()
         with reading_state_of(what, state_dict):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):
                 check_bool(name, state[name])
-            now = records_of(present.values.curves, present.values.bases, self._clock)
+            now = records_of(members.curves, members.bases, self._clock)
             # A rollback to before `set_peak`.
             is_rollback = self._peak_was_set and self.last_epoch > 0
-            for index, group in enumerate(present.groups):
+            for index, group in enumerate(members.groups):
                 # FinetuningScheduler adds groups again, with a momentary value, before a load.
-                is_added = self.last_epoch > 0 and self._members.place_of(group) is None
+                is_added = self.last_epoch > 0 and groups.place_of(group) is None
                 if state["peak_was_set"] or is_rollback or is_added:
                     now[index] = now[index]._replace(peak_value=None)
             resumed = resume(state, now, self._clock, self._owner, strict=strict)
@@ -477,15 +358,9 @@ class GroupScheduler(LRScheduler):
         # A different scheduler may have been in charge when the state was saved, for example in a
         # `SequentialLR`. Then the state of the optimizer has its values. A new scheduler in charge
         # takes over from the one that was saved.
-        is_new = self.last_epoch <= 0 and self._is_in_charge()
-        key = self._option.base_key
-        for index, base in enumerate(resumed.peaks):
-            group, before = self._members.groups[index], self.base_lrs[index]
-            if is_same(as_number(group.get(key, before)), before):  # else a different scheduler's
-                group[key] = base
-            self.base_lrs[index] = base
+        is_new = self.last_epoch <= 0 and groups.is_in_charge()
         # Also while it waits for its turn: the bases belong to the groups.
-        self._sync_groups(warns=False)
+        groups.set_bases(resumed.peaks, keeps_others=True)
         if resumed.position.updates >= 0 and (state["in_charge"] or is_new):
             self._move_to(resumed.position)
         else:
@@ -497,11 +372,9 @@ class GroupScheduler(LRScheduler):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._advice = copy(self._advice)
-        # A copied optimizer has lost its attributes and its hooks.
-        self._written = written_values(self._optimizer, self._written)
-        self.base_lrs = [*self.base_lrs]
-        self.lr_lambdas = [*self.lr_lambdas]
-        call_before_updates(self._optimizer, self._before_update)
+        self._groups = self._groups.copied()
+        # A copied optimizer has lost its hooks.
+        call_before_updates(self.optimizer, self._before_update)
 
 
 def _has_plain_step(optimizer: Optimizer) -> bool:

@@ -19,8 +19,9 @@ from torch_bridge.schedulers.group_scheduler import GroupScheduler
 from torch_bridge.schedulers.scheduler_state import SCHEDULER, read_scheduler_state
 
 
-# Named like a function, as `torch.no_grad` is, because programs call it like one.
-class lambda_lr(GroupScheduler, LambdaLR):
+# Named like a function, as `torch.no_grad` is, because programs call it like one. Some plain
+# attributes of `LambdaLR` are properties of `GroupScheduler`.
+class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A PyTorch scheduler that follows a curve.
 
     After n calls of `step()` each group has the learning rate

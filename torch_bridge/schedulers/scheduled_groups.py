@@ -1,0 +1,261 @@
+"""The parameter groups that follow curves: the curve, the base and the last value of each.
+
+A group is its dictionary. A dictionary with the same list of parameters, as from
+`optimizer.load_state_dict`, takes its place. Any other dictionary is a new group.
+
+The base of a new group is read once: `initial_<option>` if the group has it, else the value. It is
+kept in `bases`, as torch does in `base_lrs`, and in the group, where the next scheduler finds it.
+Removed groups are forgotten.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import copy
+from operator import is_
+from typing import Any, NamedTuple
+
+from torch.optim import Optimizer
+
+from plateau_jax.curves.curve import AnyCurve, Curve
+from plateau_jax.curves.several_curves import as_curves
+from plateau_jax.runs.group_values import GroupValues
+from torch_bridge.groups.curves_and_peaks import curves_of, curves_of_groups_with
+from torch_bridge.groups.optimizers import groups_of
+from torch_bridge.groups.options import (
+    GroupOption,
+    as_number,
+    bases_per_group,
+    is_same,
+    written_values,
+)
+
+
+class Members(NamedTuple):
+    """Groups, and the curve and the base of each."""
+
+    groups: list[dict[str, Any]]
+    curves: list[Curve]
+    bases: list[float]
+
+
+class ScheduledGroups:
+    """The groups of an optimizer that follow the curves of one scheduler.
+
+    Building it reads the groups, and changes nothing.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        option: GroupOption,
+        curve: AnyCurve | Sequence[AnyCurve | None],
+    ) -> None:
+        groups = groups_of(optimizer)
+        self.optimizer = optimizer
+        self.option = option
+        given = as_curves("curve", curve)
+        self.curve: Curve | None = None
+        """The curve of all groups; None if each group has its own."""
+        self._skips_groups = False
+        """True if groups without the option are ignored."""
+        if isinstance(given, Curve):
+            self.curve = given
+        elif option.name != "lr" and isinstance(given, Sequence) and None in given:
+            self._skips_groups = True
+            given = curves_of_groups_with(option, groups, given)
+        self.known = [*self.present()]
+        """The groups, as of the last call of `accept`."""
+        indices = self.indices()
+        self.curves: list[Any] = curves_of(self.known, given)
+        """Torch's `lr_lambdas`: the curve of each group, in a list that programs may append to."""
+        self.bases: list[Any] = [
+            option.base_of(index, group) for index, group in zip(indices, self.known, strict=True)
+        ]
+        """Torch's `base_lrs`: the base of each group, in a list that programs may change."""
+        self.values = GroupValues(self.curves, self.bases)
+        """The values for the curves and bases as they were when they were checked."""
+        self.last: list[Any] = self.values.at(0)[:]
+        """The value that the scheduler wrote last into each group."""
+        self._written = written_values(optimizer)
+
+    def present(self) -> list[dict[str, Any]]:
+        """Return the groups of the optimizer now: all, or those with the option."""
+        groups = self.optimizer.param_groups
+        if self._skips_groups:
+            return [groups[index] for index in self.indices()]
+        return groups
+
+    def indices(self) -> list[int]:
+        """Return the places of these groups in `optimizer.param_groups`."""
+        groups = self.optimizer.param_groups
+        if self._skips_groups:
+            return [index for index, group in enumerate(groups) if self.option.is_in(group)]
+        return [*range(len(groups))]
+
+    def are_known(self, groups: Sequence[dict[str, Any]]) -> bool:
+        """Return True if these are the known groups in the same order."""
+        return len(groups) == len(self.known) and all(map(is_, groups, self.known))
+
+    def place_of(self, group: dict[str, Any]) -> int | None:
+        """Return the place of a group among the known ones; None for a new group."""
+        for place, known in enumerate(self.known):
+            if group is known:
+                return place
+        for place, known in enumerate(self.known):
+            # The optimizer has loaded a state: its new dictionaries have the old lists of
+            # parameters. These are read now, because DeepSpeed replaces the lists.
+            if group["params"] is known.get("params"):
+                return place
+        return None
+
+    def new_among(self, groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return those of the groups that are not known."""
+        return [group for group in groups if self.place_of(group) is None]
+
+    def read(self) -> Members:
+        """Return the groups, curves and bases as the program has left them. Changes nothing.
+
+        Raises:
+            TypeError, ValueError: A new group has no base or curve, or a list is wrong.
+        """
+        groups = [*self.present()]
+        curves: list[Curve] = []
+        bases: list[float] = []
+        for index, group in zip(self.indices(), groups, strict=True):
+            place = self.place_of(group)
+            if place is not None:
+                curves.append(self.values.curves[place])
+                bases.append(self.values.bases[place])
+                continue
+            if self.curve is None:
+                raise ValueError(
+                    f"param_groups[{index}] is new, and has no curve: build a scheduler with a "
+                    "curve for each group, and call new.load_state_dict(old.state_dict())"
+                )
+            curves.append(self.curve)
+            bases.append(self.option.base_of(index, group))
+        if list(self.curves) not in (self.values.curves, curves):
+            raise TypeError(
+                "the curves of a scheduler can't be changed: build a scheduler with the new curve, "
+                "and call new.load_state_dict(old.state_dict()). StagedCurve.through(points) makes "
+                "a curve of any multipliers. Torch's LambdaLR follows any function of the step"
+            )
+        if list(self.bases) != self.values.bases:
+            bases = bases_per_group("base_lrs", self.bases, len(groups))
+        return Members(groups, curves, bases)
+
+    def are_unchanged(self) -> bool:
+        """Return True if the program has changed neither the groups nor the lists."""
+        if self.bases != self.values.bases or self.curves != self.values.curves:
+            return False
+        return self.are_known(self.present())
+
+    def claim(self) -> None:
+        """Keep the bases in the groups, and give each its own tensor, when a scheduler is built."""
+        for group, base in zip(self.known, self.bases, strict=True):
+            self.option.separate_tensor(group)
+            group[self.option.base_key] = base
+
+    def accept(self, members: Members, step: int, *, writes: bool) -> None:
+        """Follow these groups from now on.
+
+        Args:
+            members: The result of `read`.
+            step: The step of the curve that gives the next values.
+            writes: True to write the values of this step into new groups.
+        """
+        option, key = self.option, self.option.base_key
+        values = GroupValues(members.curves, members.bases)
+        last: list[Any] = values.at(step)[:]
+        for index, (group, base) in enumerate(zip(members.groups, members.bases, strict=True)):
+            place = self.place_of(group)
+            if place is None or group is not self.known[place]:
+                option.separate_tensor(group)
+            if place is not None:
+                group.setdefault(key, base)
+                last[index] = self.last[place]
+                continue
+            has_base = key in group
+            group[key] = base
+            if writes and not has_base:
+                last[index] = option.write(group, last[index])
+            elif writes:  # a different scheduler, or the program, has met it
+                last[index] = as_number(option.read(group))
+        if self._has_written_last():
+            self._written[key] = last
+        self.curves, self.bases = [*values.curves], [*values.bases]
+        self.known, self.values, self.last = members.groups, values, last
+
+    def set_bases(self, bases: Sequence[float], *, keeps_others: bool) -> None:
+        """Replace the bases of the first groups.
+
+        Args:
+            bases: The bases, in float32.
+            keeps_others: True to keep a different base in a group, from a different scheduler.
+        """
+        key = self.option.base_key
+        for group, base, before in zip(self.known, bases, self.values.bases, strict=False):
+            if not keeps_others or is_same(as_number(group.get(key, before)), before):
+                group[key] = base
+        self.bases = [*bases, *self.values.bases[len(bases) :]]
+        self.values = GroupValues(self.values.curves, self.bases)
+
+    def keep_bases_of_new(self) -> None:
+        """Keep the bases of new groups, before a different scheduler changes the values."""
+        for index, group in zip(self.indices(), self.present(), strict=True):
+            with suppress(TypeError, ValueError):  # raised by the next step
+                group.setdefault(self.option.base_key, self.option.base_of(index, group))
+
+    def write(self, values: list[Any]) -> None:
+        """Write a value into each group."""
+        option, name = self.option, self.option.name
+        for index, group in enumerate(self.known):
+            if type(group[name]) is float:
+                group[name] = values[index]
+            else:
+                values[index] = option.write(group, values[index])
+        self.last = self._written[option.base_key] = values
+
+    def _has_written_last(self) -> bool:
+        """Return True if no other scheduler of this library has written since."""
+        return self._written.get(self.option.base_key) is self.last
+
+    def is_in_charge(self) -> bool:
+        """Return True if the groups have what this scheduler wrote, and no later one has written.
+
+        May wait for the device.
+        """
+        if not self._has_written_last():
+            return False
+        present = {id(group) for group in self.present()}
+        # Not strict, because programs append to `_last_lr`.
+        for group, last in zip(self.known, self.last, strict=False):
+            if id(group) not in present:
+                continue
+            if not is_same(as_number(self.option.read(group)), as_number(last)):
+                return False
+        return True
+
+    def has_loaded_other_values(self) -> bool:
+        """Return True if the optimizer has loaded a state with different bases or values."""
+        option = self.option
+        for group in self.present():
+            place = self.place_of(group)
+            if place is None or group is self.known[place]:
+                continue
+            base, last = self.values.bases[place], self.last[place]
+            if option.base_key not in group:  # saved before a scheduler was built
+                last = base
+            saved_base = as_number(group.get(option.base_key, base))
+            value = as_number(option.read(group))
+            if not (is_same(value, as_number(last)) and is_same(saved_base, base)):
+                return True
+        return False
+
+    def copied(self) -> "ScheduledGroups":
+        """Return these groups for a copy of the scheduler, which may have a copied optimizer."""
+        groups = copy(self)
+        groups.curves, groups.bases = [*self.curves], [*self.bases]
+        # A copied optimizer has lost its attributes.
+        groups._written = written_values(self.optimizer, self._written)
+        return groups
