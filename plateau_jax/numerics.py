@@ -63,7 +63,7 @@ def mpmath_context() -> Any:
 
 
 @lru_cache(1024)
-def exact_number(number: Fraction | Level) -> Any:
+def to_mpf(number: Fraction | Level) -> Any:
     """Return a rational or a level as a number of mpmath."""
     numerator, denominator = number.as_integer_ratio()
     return mpmath_context().mpf(numerator) / denominator
@@ -84,7 +84,7 @@ def fixed(number: Any) -> int:
 
 def nearest_power(number: Fraction, exponent: Fraction) -> float:
     """Return the float64 nearest to a fraction above 0 raised to a power; it may be infinity."""
-    power = exact_number(number) ** exact_number(exponent)
+    power = to_mpf(number) ** to_mpf(exponent)
     # First without its last bits: otherwise a wrong one would decide how a result halfway between
     # two float64 is rounded.
     return float(mpmath_context().mpf(power, prec=_RELIABLE_BITS))
@@ -92,7 +92,7 @@ def nearest_power(number: Fraction, exponent: Fraction) -> float:
 
 def nearest_float32(level: Level) -> float:
     """Return the float32 nearest to a level, the larger one of a tie; 0 below 2⁻¹²⁶."""
-    return round_up_ties(fixed(exact_number(level)))
+    return round_up_ties(fixed(to_mpf(level)))
 
 
 def round_up_ties(level: int) -> float:

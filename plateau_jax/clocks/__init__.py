@@ -11,7 +11,7 @@ To add a hold rule:
    next state, and True if the rule holds the curve. It may use only operators and `xp.where`, and
    keeps the dtype of a field: `xp.where(condition, 1, state.field)`. It reads one number per
    update, the metric that the program passes.
-2. Add the class to `Rule`.
+2. Add the class to `AnyHoldRule`.
 3. Write its spec in `tests/clocks/rules/`, and add the spec to the list in
    `tests/clocks/rules/specs.py`. `test_below` is the nearest model, and `test_until_flat` for a
    rule that holds only plateaus.

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Count
-from plateau_jax.clocks.rules import RULES, Rule
+from plateau_jax.clocks.rules import HOLD_RULE_CLASSES, AnyHoldRule
 from plateau_jax.curves.curve import Curve
 from plateau_jax.saved_states.formats import arguments_of
 from plateau_jax.saved_states.storable import storable
@@ -73,7 +73,7 @@ class DataClock:
         return {"kind": self._kind, **arguments_of(self)}
 
 
-AnyClock = DataClock | Rule | Sequence[Rule]
+AnyClock = DataClock | AnyHoldRule | Sequence[AnyHoldRule]
 """The types of an argument `clock`; None counts updates."""
 
 
@@ -85,7 +85,7 @@ class CheckedClock:
     """Samples or tokens in one step of the curve; None if a step is an update."""
     count: int | None = None
     """Samples or tokens per update, unless the update passes a different number."""
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[AnyHoldRule, ...] = ()
     """Rules that may hold the curve at its step; () with a unit."""
     flat_starts: frozenset[int] = frozenset()
     """With rules, the first step of each plateau of the curve."""
@@ -132,12 +132,12 @@ def _clock_of_batch_plan(curves: Sequence[Curve]) -> DataClock | None:
     return None
 
 
-def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[Rule, ...]:
+def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[AnyHoldRule, ...]:
     rules: tuple[Any, ...] = (clock,)
     if isinstance(clock, list | tuple):
         rules = tuple(cast("Any", clock))
-    if not all(isinstance(rule, Rule) for rule in rules):
-        names = ", ".join(f"a {rule.__name__}" for rule in RULES)
+    if not all(isinstance(rule, AnyHoldRule) for rule in rules):
+        names = ", ".join(f"a {rule.__name__}" for rule in HOLD_RULE_CLASSES)
         allowed = f"be a DataClock, {names}, or a list of such rules"
         raise TypeError(checks.must("clock", clock, allowed))
     if not rules:

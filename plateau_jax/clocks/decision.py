@@ -8,10 +8,10 @@ starts with
 
 and calls after every applied update
 
-    states, held = decide(xp, rules, states, flat, metric)
+    states, is_held = decide(xp, rules, states, is_flat, metric)
 
-The run then moves to the next step of the curve unless `held`. After a skipped update, do not call
-`decide`, or discard its result. States keep their structure and dtypes.
+The run then moves to the next step of the curve unless `is_held`. After a skipped update, do not
+call `decide`, or discard its result. States keep their structure and dtypes.
 """
 
 import math
@@ -31,7 +31,7 @@ HOST = SimpleNamespace(where=_choose)
 
 
 def decide(
-    xp: Any, rules: Sequence[HoldRule], states: Sequence[Any], flat: Any, metric: Any
+    xp: Any, rules: Sequence[HoldRule], states: Sequence[Any], is_flat: Any, metric: Any
 ) -> tuple[tuple[Any, ...], Any]:
     """Return the rules' states after an update, and True if any rule holds the curve at its step.
 
@@ -42,39 +42,39 @@ def decide(
             or `numpy`, under `numpy.errstate(all="ignore")`.
         rules: At least one.
         states: One state per rule.
-        flat: bool: True if the step of this update is one of `curve.flat_starts`.
+        is_flat: bool: True if the step of this update is one of `curve.flat_starts`.
         metric: float32, already rounded; `checks.metric` rounds numbers that are not framework
             arrays.
 
     Returns:
-        (states, held), where `held` is a bool.
+        (states, is_held), where `is_held` is a bool.
 
     >>> import numpy as np
     >>> from plateau_jax import HoldBelow
     >>> rule = HoldBelow(0.5, 2)
     >>> states, step = (rule._initial_state(),), 0
     >>> for metric in (0.9, 0.4, 0.3, 0.2):
-    ...     states, held = decide(HOST, (rule,), states, False, np.float32(metric))
-    ...     step += not held
+    ...     states, is_held = decide(HOST, (rule,), states, False, np.float32(metric))
+    ...     step += not is_held
     >>> step
     2
     """
-    finite = abs(metric) < math.inf
+    is_finite = abs(metric) < math.inf
     # Zero adds nothing to a sum. The metric may itself be a product, so this `where` is needed even
     # for finite metrics: it keeps XLA from contracting that product with the sum in
     # `add_to_reading`.
-    metric = xp.where(finite, metric, 0.0)
+    metric = xp.where(is_finite, metric, 0.0)
     updated: list[Any] = []
     holds: list[Any] = []
     for rule, state in zip(rules, states, strict=True):
-        state, is_holding = rule._update(xp, state, flat, metric, finite)
+        state, is_holding = rule._update(xp, state, is_flat, metric, is_finite)
         updated.append(state)
         holds.append(is_holding)
-    held = holds[0]
+    is_held = holds[0]
     for is_holding in holds[1:]:
-        held = held | is_holding
-    stays = flat & held
+        is_held = is_held | is_holding
+    stays_held = is_flat & is_held
     finished = [
-        rule._after_step(xp, state, stays) for rule, state in zip(rules, updated, strict=True)
+        rule._after_step(xp, state, stays_held) for rule, state in zip(rules, updated, strict=True)
     ]
-    return tuple(finished), held
+    return tuple(finished), is_held

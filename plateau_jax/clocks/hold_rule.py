@@ -42,24 +42,26 @@ class HoldRule(ABC):
         """Return the state before the first update, in NumPy scalars."""
 
     @abstractmethod
-    def _update(self, xp: Any, state: Any, flat: Any, metric: Any, finite: Any) -> tuple[Any, Any]:
+    def _update(
+        self, xp: Any, state: Any, is_flat: Any, metric: Any, is_finite: Any
+    ) -> tuple[Any, Any]:
         """Return the state after an update, and True if the rule holds the curve.
 
         Args:
             xp: As in `decide`.
             state: The state before the update.
-            flat: bool: True if the step of this update is the first of a plateau.
+            is_flat: bool: True if the step of this update is the first of a plateau.
             metric: float32, finite: 0 in place of a metric that is not.
-            finite: bool: True if the metric of the update was finite.
+            is_finite: bool: True if the metric of the update was finite.
         """
 
-    def _after_step(self, xp: Any, state: Any, stays: Any) -> Any:
+    def _after_step(self, xp: Any, state: Any, stays_held: Any) -> Any:
         """Return the state for the next update, after all rules have decided.
 
         Args:
             xp: As in `decide`.
             state: The state that `_update` returned.
-            stays: bool: True if the step of this update is the first of a plateau, and a rule
+            stays_held: bool: True if the step of this update is the first of a plateau, and a rule
                 holds the curve there.
         """
         return state
@@ -78,7 +80,7 @@ class Reading(NamedTuple):
     """bool: True if the metric of this update completes the mean."""
 
 
-def add_to_reading(xp: Any, every: int, state: Any, metric: Any, finite: Any) -> Reading:
+def add_to_reading(xp: Any, every: int, state: Any, metric: Any, is_finite: Any) -> Reading:
     """Return the reading with the metric of this update, if that is finite.
 
     Args:
@@ -86,13 +88,13 @@ def add_to_reading(xp: Any, every: int, state: Any, metric: Any, finite: Any) ->
         every: Number of metrics in a reading.
         state: The rule's state, with the fields `filled` and `total` of a `Reading`.
         metric: As in `HoldRule._update`.
-        finite: As in `HoldRule._update`.
+        is_finite: As in `HoldRule._update`.
     """
     if every == 1:
-        return Reading(state.filled, state.total, metric, finite)
+        return Reading(state.filled, state.total, metric, is_finite)
     total = xp.where(state.filled == 0, metric, state.total + metric)
     mean = total * float(np.float32(1 / every))
-    is_complete = finite & (state.filled == every - 1)
-    filled = xp.where(finite, state.filled + 1, state.filled)
+    is_complete = is_finite & (state.filled == every - 1)
+    filled = xp.where(is_finite, state.filled + 1, state.filled)
     filled = xp.where(is_complete, 0, filled)
     return Reading(filled, total, mean, is_complete)

@@ -17,7 +17,7 @@ import numpy as np
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock, check_consumed
 from plateau_jax.clocks.decision import HOST, decide
-from plateau_jax.clocks.rules import Rule
+from plateau_jax.clocks.rules import AnyHoldRule
 from plateau_jax.saved_states.formats import check_entries
 
 
@@ -30,7 +30,7 @@ class Position(NamedTuple):
     """The step of the curve that gives the next learning rate."""
     rest: Any = 0
     """With a unit, the samples or tokens consumed since that step began; else 0."""
-    rules: tuple[Any, ...] = ()
+    rule_states: tuple[Any, ...] = ()
     """The state of each hold rule."""
 
     def consumed(self, clock: CheckedClock) -> int:
@@ -47,7 +47,7 @@ def advance(
     *,
     count: Any = None,
     metric: Any = None,
-    flat: Any = None,
+    is_flat: Any = None,
 ) -> Position:
     """Return the position after one more update. All arguments are checked.
 
@@ -57,15 +57,15 @@ def advance(
         position: The position before the update.
         count: With a unit, the samples or tokens of the update.
         metric: With rules, the metric that they read, in float32.
-        flat: With rules, True if the step is the first of a plateau.
+        is_flat: With rules, True if the step is the first of a plateau.
     """
-    updates, step, rest, rules = position
+    updates, step, rest, rule_states = position
     if clock.unit is not None:
         total = rest + count
         return Position(updates + 1, step + total // clock.unit, total % clock.unit)
-    if rules:
-        rules, held = decide(xp, clock.rules, rules, flat, metric)
-        return Position(updates + 1, step + xp.where(held, 0, 1), 0, rules)
+    if clock.rules:
+        rule_states, is_held = decide(xp, clock.rules, rule_states, is_flat, metric)
+        return Position(updates + 1, step + xp.where(is_held, 0, 1), 0, rule_states)
     return Position(updates + 1, step + 1)
 
 
@@ -109,17 +109,17 @@ def advance_on_host(clock: CheckedClock, position: Position, count: Any, metric:
             "scheduler with clock=rule"
         )
     if clock.unit is not None:
-        count = _checked_count(clock.unit, clock.count if count is None else count)
+        count = _check_count(clock.unit, clock.count if count is None else count)
         check_consumed(position.consumed(clock) + count)
     if not clock.rules:
         return advance(HOST, clock, position, count=count)
     metric = _metric_number(metric)
     with np.errstate(all="ignore"):
-        flat = position.step in clock.flat_starts
-        return advance(HOST, clock, position, metric=metric, flat=flat)
+        is_flat = position.step in clock.flat_starts
+        return advance(HOST, clock, position, metric=metric, is_flat=is_flat)
 
 
-def _checked_count(unit: int, count: Any) -> int:
+def _check_count(unit: int, count: Any) -> int:
     if count is None:
         raise TypeError(
             f"with DataClock({unit}), step() needs what the update consumed: write "
@@ -160,7 +160,7 @@ def dump_position(clock: CheckedClock, position: Position) -> dict[str, Any]:
     """
     hold: list[dict[str, int | float]] = [
         {name: np.asarray(value).item() for name, value in state._asdict().items()}
-        for state in position.rules
+        for state in position.rule_states
     ]
     if clock.unit is not None:
         return {"offset": None, "consumed": position.consumed(clock), "hold": hold}
@@ -172,7 +172,7 @@ def read_position(
     counter: str,
     least_updates: int,
     unit: int | None,
-    rules: Sequence[Rule],
+    rules: Sequence[AnyHoldRule],
 ) -> Position:
     """Read the position in a state.
 
@@ -204,7 +204,7 @@ def read_position(
     return Position(updates, step, rest, tuple(map(_read_rule_state, saved, rules)))
 
 
-def _read_rule_state(saved: Any, rule: Rule) -> Any:
+def _read_rule_state(saved: Any, rule: AnyHoldRule) -> Any:
     initial = rule._initial_state()
     check_entries("hold", saved, initial._fields)
     values: dict[str, Any] = {}

@@ -123,16 +123,16 @@ class HoldUntilFlat(HoldRule):
         return FlatState(updates=zero, stale=stale, filled=zero, total=undefined, best=undefined)
 
     def _update(
-        self, xp: Any, state: FlatState, flat: Any, metric: Any, finite: Any
+        self, xp: Any, state: FlatState, is_flat: Any, metric: Any, is_finite: Any
     ) -> tuple[FlatState, Any]:
-        reading = add_to_reading(xp, self.every, state, metric, finite)
+        reading = add_to_reading(xp, self.every, state, metric, is_finite)
         if self.threshold_mode == "rel":
             bound = state.best * float(np.float32(1 - self.threshold))
         else:
             # `best` is a product behind a `where`, so a constant must not be subtracted from it
             # (see the top of `hold_rule`). This `where` yields the threshold whenever a reading is
             # complete, but XLA cannot know that.
-            bound = state.best - xp.where(finite, float(np.float32(self.threshold)), metric)
+            bound = state.best - xp.where(is_finite, float(np.float32(self.threshold)), metric)
         is_first = state.stale < 0
         is_better = reading.is_complete & (is_first | (reading.value < bound))
         best = xp.where(is_better, reading.value, state.best)
@@ -141,16 +141,16 @@ class HoldUntilFlat(HoldRule):
         stale = xp.where(is_better, 0, stale)
         is_running = (state.updates < self.limit) & (stale < self.patience)
         updates = xp.where(is_running, state.updates + 1, self.limit)
-        is_holding = flat & (updates < self.limit)
+        is_holding = is_flat & (updates < self.limit)
         return FlatState(updates, stale, reading.filled, reading.total, best), is_holding
 
-    def _after_step(self, xp: Any, state: FlatState, stays: Any) -> FlatState:
+    def _after_step(self, xp: Any, state: FlatState, stays_held: Any) -> FlatState:
         # A rule that has released a plateau keeps its state while another rule holds the curve
         # there, so that it does not hold the same part again. It is reset at the next step.
         return state._replace(
-            updates=xp.where(stays, state.updates, 0),
-            stale=xp.where(stays, state.stale, -1),
-            filled=xp.where(stays, state.filled, 0),
+            updates=xp.where(stays_held, state.updates, 0),
+            stale=xp.where(stays_held, state.stale, -1),
+            filled=xp.where(stays_held, state.filled, 0),
         )
 
 
@@ -214,16 +214,16 @@ class HoldBelow(HoldRule):
         return BelowState(held=zero, filled=zero, total=np.float32(0))
 
     def _update(
-        self, xp: Any, state: BelowState, flat: Any, metric: Any, finite: Any
+        self, xp: Any, state: BelowState, is_flat: Any, metric: Any, is_finite: Any
     ) -> tuple[BelowState, Any]:
-        reading = add_to_reading(xp, self.every, state, metric, finite)
+        reading = add_to_reading(xp, self.every, state, metric, is_finite)
         falls_below = reading.is_complete & (reading.value <= float(np.float32(self.value)))
         is_holding = (falls_below | (state.held > 0)) & (state.held < self.steps)
         held = xp.where(is_holding, state.held + 1, state.held)
         return BelowState(held, reading.filled, reading.total), is_holding
 
 
-Rule = HoldUntilFlat | HoldBelow
+AnyHoldRule = HoldUntilFlat | HoldBelow
 """Every rule."""
 
-RULES: tuple[type[HoldRule], ...] = get_args(Rule)
+HOLD_RULE_CLASSES: tuple[type[HoldRule], ...] = get_args(AnyHoldRule)

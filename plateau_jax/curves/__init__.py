@@ -8,7 +8,7 @@
 To add a kind of curve:
 
 1. Write a frozen dataclass, `class Name(Curve, kind="name")`; `derived_curves` has short ones. Its
-   fields are the arguments that users write. `__post_init__` checks them, and calls `_freeze` with
+   fields are the arguments that users write. `__post_init__` checks them, and calls `_derive` with
    the exact segments, from which everything else follows. Import the module in
    `plateau_jax/__init__.py`, so that `Curve.from_dict` knows the kind. For the design page, add the
    kind to `source.py`, `handles.py`, `page/controls.js` and, in `page/edits.js`, to `stepsOf`, all

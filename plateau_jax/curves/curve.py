@@ -57,7 +57,7 @@ class Curve:
         cls._kind = kind
         serialization.CURVE_CLASSES[kind] = cls
 
-    def _freeze(self, segments: Iterable[ExactSegment], unit: int | None = None) -> None:
+    def _derive(self, segments: Iterable[ExactSegment], unit: int | None = None) -> None:
         """Set what follows from the arguments, which the constructor has checked and set."""
         exact = tuple(exact_segments.drop_empty([*segments]))
         # Without `vars`, a frozen dataclass allows no assignment.
@@ -69,7 +69,7 @@ class Curve:
 
         Their lengths are rounded up to powers of two, so moving a plateau rarely changes a shape.
         """
-        return evaluation.in_words(self._wide_table)
+        return evaluation.in_int32(self._wide_table)
 
     @cached_property
     def _wide_table(self) -> WideTable:

@@ -52,7 +52,7 @@ class Cooldown(Curve, kind="cooldown"):
         vars(self).update(curve=curve, at=at, steps=steps, to=to, shape=shape, _depth=depth)
         cooldown = ExactSegment("cooldown", at, steps, start, end, shape)
         segments = [*_segments_until(curve, at), cooldown, flat_segment("end", at + steps, 0, end)]
-        self._freeze(segments, curve.unit)
+        self._derive(segments, curve.unit)
         if start == 0:
             advice = "Begin the cooldown at a step at which the curve is above 0"
             warn(Message("at", f" = {at}: the learning rate is 0 there already. {advice}"))
@@ -99,7 +99,7 @@ class Then(Curve, kind="then"):
             *curve._exact_segments[:-1],
             *(segment.shifted(first, factor) for segment in other._exact_segments),
         ]
-        self._freeze(segments, _common_unit(curve, other))
+        self._derive(segments, _common_unit(curve, other))
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
@@ -128,7 +128,7 @@ class Part(Curve, kind="part"):
         segments = [segment._replace(begin=segment.begin - start) for segment in cut]
         level = segment_at(curve._exact_segments, stop).at(stop)
         segments.append(flat_segment("end", stop - start, 0, level))
-        self._freeze(segments, curve.unit)
+        self._derive(segments, curve.unit)
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.part({self.start}, {self.stop})"

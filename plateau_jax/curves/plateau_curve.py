@@ -145,10 +145,10 @@ class PlateauCurve(Curve, kind="plateau"):
             init_lr_ratio=ratio("init_lr_ratio", init_lr_ratio),
             warmup_shape=one_of("warmup_shape", warmup_shape, get_args(WarmupShape)),
             decay_shape=known_shapes.canonical_shape(
-                "decay_shape", decay_shape, known_shapes.JOINING_ZERO
+                "decay_shape", decay_shape, known_shapes.SHAPES_ALLOWING_ZERO
             ),
         )
-        self._freeze(_exact_segments(self, place_plateaus(total, warmup, in_percent, in_steps)))
+        self._derive(_exact_segments(self, place_plateaus(total, warmup, in_percent, in_steps)))
 
         _warn_of_small_plateaus(in_percent, total - warmup)
         warn_of_small_end(lowest)

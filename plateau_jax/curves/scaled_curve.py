@@ -66,7 +66,7 @@ class ScaledCurve(Curve, kind="scaled"):
         vars(self).update(
             curve=curve, pairs=pairs, reference=reference, exponent=exponent, _depth=depth
         )
-        self._freeze(segments, unit)
+        self._derive(segments, unit)
 
     def __repr__(self) -> str:
         options = f"reference={self.reference}, exponent={self.exponent!r}"

@@ -22,7 +22,7 @@ from plateau_jax.table.evaluation import (
     WideTable,
     evaluate,
     find_rows,
-    join_words,
+    join_limbs,
     scale_down,
 )
 
@@ -110,10 +110,10 @@ def optax_schedule(curve: AnyCurve, peak_value: Any) -> Callable[[Any], jax.Arra
             "calls a schedule with the number of updates. Use scale_by_curve(curve, peak_value) at "
             "the end of the chain, and pass count= to each update"
         )
-    return CurveSchedule(curve, check_peak(peak_value))
+    return OptaxSchedule(curve, check_peak(peak_value))
 
 
-class CurveSchedule:
+class OptaxSchedule:
     """The schedule of a curve, whose unit and peak its callers have checked."""
 
     def __init__(self, curve: Curve, peak: Any) -> None:
@@ -132,7 +132,7 @@ class CurveSchedule:
         return self._learning_rate(_check_steps(step), self._peak)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, CurveSchedule):
+        if not isinstance(other, OptaxSchedule):
             return NotImplemented
         if isinstance(self._peak, Tracer) or isinstance(other._peak, Tracer):
             # `==` of tracers is traced too, and `jit` compares static arguments.
@@ -146,7 +146,7 @@ class CurveSchedule:
         return f"optax_schedule({self._curve!r}, {self._peak!s})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return CurveSchedule, (self._curve, self._peak)
+        return OptaxSchedule, (self._curve, self._peak)
 
 
 def _call_on_mesh(function: Any, step: Any, *arguments: Any) -> jax.Array:
@@ -177,7 +177,7 @@ def _coefficients(table: Table | WideTable, piece: Any) -> Any:
     if isinstance(table, WideTable):
         return [_take(column, piece) for column in table.coefficients]
     if piece.ndim:
-        return join_words(_take, jnp.int64, table, piece)
+        return join_limbs(_take, jnp.int64, table, piece)
     # In a loop over single steps, a gather of all coefficients is twice as fast as one for each.
     high = jnp.int64(_take(table.high, piece, axis=1))
     return (high << LIMB_BITS) | jnp.int64(_take(table.low, piece, axis=1))

@@ -16,7 +16,7 @@ from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.position import Position, advance, start_position
 from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.in_jax.schedule import (
-    CurveSchedule,
+    OptaxSchedule,
     check_peak,
     check_real_scalar,
 )
@@ -121,13 +121,13 @@ def scale_by_curve(
     hold rule held it there for 3 updates, because the loss did not improve.
     """
     curve = as_curve("curve", curve)
-    schedule = CurveSchedule(curve, check_peak(peak_value))
+    schedule = OptaxSchedule(curve, check_peak(peak_value))
     checked = check_clock(clock, [curve])
     for name, amount in (("unit", checked.unit), ("count", checked.count)):
         if amount is not None and amount > _MAX_JAX_COUNT:
             limit = f"be at most {_MAX_JAX_COUNT} in JAX"
             raise ValueError(checks.must(("clock", name), amount, limit))
-    initial_rules = start_position(checked).rules
+    initial_rule_states = start_position(checked).rule_states
     flat_starts = np.array(sorted(checked.flat_starts), np.int32)
 
     # The total of a run may exceed int32, and without x64 JAX has no wider integers. So the state
@@ -138,21 +138,21 @@ def scale_by_curve(
     def move(state: ScaleByCurveState, count: Any, metric: Any) -> ScaleByCurveState:
         position = Position(0, state.curve_step, state.rest, state.hold)
         is_flat = jnp.any(flat_starts == position.step)
-        moved = advance(jnp, checked, position, count=count, metric=metric, flat=is_flat)
+        moved = advance(jnp, checked, position, count=count, metric=metric, is_flat=is_flat)
         step = jnp.asarray(moved.step, "int32")
         # A sum beyond int32 wraps around, to below the step before.
         step = jnp.where(step < position.step, MAX_STEP, step)
         rest = None
         if checked.unit is not None:
             rest = moved.rest
-        return ScaleByCurveState(step, rest, moved.rules, state.learning_rate)
+        return ScaleByCurveState(step, rest, moved.rule_states, state.learning_rate)
 
     def init(params: optax.Params) -> ScaleByCurveState:
         curve_step = jnp.zeros((), "int32")
         rest = None
         if checked.unit is not None:
             rest = jnp.zeros((), "int32")  # not the same array, because the state may be donated
-        rules: Any = jax.device_put(initial_rules)
+        rules: Any = jax.device_put(initial_rule_states)
         return ScaleByCurveState(curve_step, rest, rules, schedule(0))
 
     def update(
@@ -164,7 +164,7 @@ def scale_by_curve(
         value: Any = None,
         **_: Any,
     ) -> tuple[Any, ScaleByCurveState]:
-        _check_state(state, initial_rules, counts_data=checked.unit is not None)
+        _check_state(state, initial_rule_states, counts_data=checked.unit is not None)
         count = _check_count(count, checked)
         metric = None
         if checked.rules:
@@ -185,13 +185,13 @@ def _scale(updates: optax.Updates, lr: jax.Array) -> Any:
     return jax.tree.map(scale_leaf, updates)
 
 
-def _check_state(state: Any, initial_rules: tuple[Any, ...], *, counts_data: bool) -> None:
+def _check_state(state: Any, initial_rule_states: tuple[Any, ...], *, counts_data: bool) -> None:
     """Raise a ValueError for a state of a different clock, or one restored without named tuples."""
     hold: Any = getattr(state, "hold", ())
     if not isinstance(hold, tuple):
         hold = (hold,)
     types: list[type] = [type(state), *map(type, cast("tuple[Any, ...]", hold))]
-    expected = [ScaleByCurveState, *map(type, initial_rules)]
+    expected = [ScaleByCurveState, *map(type, initial_rule_states)]
     if types == expected and (state.rest is not None) == counts_data:
         return
     if not {dict, list, tuple}.isdisjoint(types):

@@ -25,7 +25,7 @@ class StateOwner(NamedTuple):
     """How to resume all the same."""
     peak: str = "peak"
     """The noun for a peak; a different one for options other than the learning rate."""
-    change_peak: str = ""
+    peak_setter: str = ""
     """The method that changes the saved peak; empty if the run continues with the program's."""
     counter: str = "updates"
     """The entry of the state with the number of updates."""
@@ -35,7 +35,7 @@ class StateOwner(NamedTuple):
     @property
     def keeps_saved_peak(self) -> bool:
         """True if the run continues with the saved peak, so that a different one only warns."""
-        return bool(self.change_peak)
+        return bool(self.peak_setter)
 
 
 class _Difference(NamedTuple):
@@ -139,7 +139,7 @@ def _compare_peaks(
             continues = f"The run continues with {peak}"
             if owner.keeps_saved_peak:
                 continues = (
-                    f"The run continues with {before}; to change it, call {owner.change_peak}(…) "
+                    f"The run continues with {before}; to change it, call {owner.peak_setter}(…) "
                     "after the load"
                 )
             problem = f"{group} was saved with {before}, now {peak}"

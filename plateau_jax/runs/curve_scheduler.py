@@ -27,7 +27,7 @@ class _State(TypedDict):
     records: list[dict[str, Any]]
 
 
-CURVE_SCHEDULER = Format("curve_scheduler", _State)
+CURVE_SCHEDULER_FORMAT = Format("curve_scheduler", _State)
 
 
 class CurveScheduler:
@@ -115,7 +115,7 @@ class CurveScheduler:
         the states of the hold rules; and `records`, a list with the record of the curve, the peak
         and the clock, as `resume_record` returns it, which `load_state_dict` compares.
         """
-        return CURVE_SCHEDULER.write(
+        return CURVE_SCHEDULER_FORMAT.build(
             updates=self.updates,
             **dump_position(self._clock, self._position),
             records=dump_records([self._curve], self._values.bases, self._clock),
@@ -141,7 +141,7 @@ class CurveScheduler:
             CurveWarning: As above.
         """
         with reading_state_of("a CurveScheduler", state_dict):
-            state = CURVE_SCHEDULER.read("state_dict", state_dict)
+            state = CURVE_SCHEDULER_FORMAT.read("state_dict", state_dict)
             now = records_of([self._curve], self._values.bases, self._clock)
             resumed = resume(state, now, self._clock, StateOwner(), strict=strict)
         for message in resumed.warnings:

@@ -206,7 +206,7 @@ def _write_history(file: Path, history: Sequence[_Entry]) -> None:
         {"step": step, "records": [record_to_dict(record) for record in records]}
         for step, records in history
     ]
-    text = json.dumps(_FORMAT.write(entries=entries)) + "\n"
+    text = json.dumps(_FORMAT.build(entries=entries)) + "\n"
     file.parent.mkdir(parents=True, exist_ok=True)
     # The processes of a run write at once, and each needs a different name.
     new = file.with_name(f"{file.name}.{uuid.uuid4().hex}")

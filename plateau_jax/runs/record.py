@@ -92,7 +92,7 @@ def records_of(
 def record_to_dict(record: Record) -> dict[str, Any]:
     """Return a record as plain JSON values."""
     curve = record.curve.to_dict()
-    return _FORMAT.write(curve=curve, peak_value=record.peak_value, clock=record.clock)
+    return _FORMAT.build(curve=curve, peak_value=record.peak_value, clock=record.clock)
 
 
 def dump_records(

@@ -34,7 +34,7 @@ class Format(Generic[State]):
     advice: Mapping[str, str] = field(default_factory=dict[str, str])
     """Advice for states of other kinds, by kind."""
 
-    def write(self, **entries: Any) -> dict[str, Any]:
+    def build(self, **entries: Any) -> dict[str, Any]:
         """Return a state with these entries."""
         return {"kind": self.kind, "format": self.number, **entries}
 

@@ -9,9 +9,9 @@ from functools import cache
 from typing import Any
 
 from plateau_jax.arguments.checks import Message, Path, must
-from plateau_jax.numerics import Level, exact_number, mpmath_context, to_level
+from plateau_jax.numerics import Level, mpmath_context, to_level, to_mpf
 from plateau_jax.shapes import series
-from plateau_jax.shapes.series import Around
+from plateau_jax.shapes.series import Expander
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Shape:
     """The name that a user writes, with P in place of a number."""
     equation: str
     """The level at the fraction x of the steps from a to b."""
-    function: Callable[[Any, Any, Any, int, Fraction], Around]
+    function: Callable[[Any, Any, Any, int, Fraction], Expander]
     """The equation as a function of `series`."""
     power: Fraction = Fraction(1)
     """P, exactly the decimal that was written."""
@@ -30,31 +30,31 @@ class Shape:
     """The least and the greatest P, as decimals; None for a shape without P."""
     equal_shapes: Mapping[str, str] = field(default_factory=dict[str, str])
     """For some values of P, the simpler name of the same shape."""
-    joins_zero: bool = True
+    allows_zero: bool = True
     """False if both levels must be above 0."""
 
-    def around(self, start: Level, end: Level, length: int) -> Around:
+    def expander(self, start: Level, end: Level, length: int) -> Expander:
         """Return the level of a segment as a function of a piece, as in `series`."""
         mp = mpmath_context()
-        return self.function(mp, exact_number(start), exact_number(end), length, self.power)
+        return self.function(mp, to_mpf(start), to_mpf(end), length, self.power)
 
 
 _SHAPES = (
-    Shape("linear", "a + (b - a)*x", series.from_start),
+    Shape("linear", "a + (b - a)*x", series.power_from_start),
     Shape("cosine", "(a + b)/2 + (a - b)/2*cos(pi*x)", series.cosine),
-    Shape("1-sqrt", "a + (b - a)*sqrt(x)", series.from_start, power=Fraction(1, 2)),
-    Shape("exponential", "a**(1-x) * b**x", series.exponential, joins_zero=False),
+    Shape("1-sqrt", "a + (b - a)*sqrt(x)", series.power_from_start, power=Fraction(1, 2)),
+    Shape("exponential", "a**(1-x) * b**x", series.exponential, allows_zero=False),
     Shape(
         "1-x^P",
         "a + (b - a)*x**P",
-        series.from_start,
+        series.power_from_start,
         powers=("0.05", "20"),
         equal_shapes={"1": "linear", "0.5": "1-sqrt"},
     ),
     Shape(
         "(1-x)^P",
         "b + (a - b)*(1-x)**P",
-        series.from_end,
+        series.power_from_end,
         powers=("0.05", "20"),
         equal_shapes={"1": "linear"},
     ),
@@ -63,14 +63,14 @@ _SHAPES = (
         "t**-P, t = a**(-1/P)*(1-x) + b**(-1/P)*x",
         series.inverse_power,
         powers=("0.25", "4"),
-        joins_zero=False,
+        allows_zero=False,
     ),
 )
 
 SHAPES = {shape.name: shape for shape in _SHAPES}
 """Every shape by its name."""
 
-JOINING_ZERO = {name: shape for name, shape in SHAPES.items() if shape.joins_zero}
+SHAPES_ALLOWING_ZERO = {name: shape for name, shape in SHAPES.items() if shape.allows_zero}
 """The shapes that can join any two levels."""
 
 _POWER = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
@@ -152,12 +152,12 @@ def level_between(shape: str, start: Level, end: Level, elapsed: int, length: in
         return start
     if elapsed == length:
         return end
-    return to_level(parse_shape(shape).around(start, end, length)(2 * elapsed, 0).middle)
+    return to_level(parse_shape(shape).expander(start, end, length)(2 * elapsed, 0).middle)
 
 
 def check_defined(path: Path | str, shape: str, role: str, start: Level, end: Level) -> None:
     """Check that a "stage", "decay" or "cooldown" of this shape can join two levels."""
-    if not parse_shape(shape).joins_zero and 0 in (start, end):
+    if not parse_shape(shape).allows_zero and 0 in (start, end):
         article = "an" if shape[0] in "aeiou" else "a"
         reason = f": {article} {shape} {role} from or to 0 is not defined"
         raise ValueError(Message(path, f" = {shape!r}{reason}"))

@@ -1,9 +1,9 @@
 """The equation of every shape, as a series around the middle of a piece of a segment.
 
 A shape is a function of mpmath's context, both levels a and b, the length L in steps, and P.
-It returns a function of a piece, `around(twice_middle, width)`: twice the step in the middle of the
-piece, counted from the start level (so that it is an integer), and the width of the piece in steps.
-For a width of 0, this is the exact level at a step.
+It returns a function of a piece, `expand_at(twice_middle, width)`: twice the step in the middle of
+the piece, counted from the start level (so that it is an integer), and the width of the piece in
+steps. For a width of 0, this is the exact level at a step.
 
 `plateau_jax/table/fitting.py` relies on two properties of a shape. Between its ends, the level
 rises or falls all along. And the absolute slope rises, falls, or first rises and then falls, so
@@ -39,63 +39,63 @@ class Expansion(NamedTuple):
         return self.constant + self.even
 
 
-Around = Callable[[int, int], Expansion]
+Expander = Callable[[int, int], Expansion]
 """From twice the middle of a piece, and its width, to the level in this piece."""
 
 
-def from_start(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Around:
+def power_from_start(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Expander:
     """a + (b - a)·x^P."""
     exponent = mp.mpf(power.numerator) / power.denominator
     scale = (b - a) / mp.mpf(2 * length) ** exponent
 
-    def around(twice_middle: int, width: int) -> Expansion:
+    def expand_at(twice_middle: int, width: int) -> Expansion:
         change = scale * mp.mpf(twice_middle) ** exponent
         ratio = (width << (BITS + 1)) // max(twice_middle, 1)  # at the start itself, the width is 0
         return Expansion(a, ratio, change, change, power)
 
-    return around
+    return expand_at
 
 
-def from_end(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Around:
+def power_from_end(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Expander:
     """b + (a - b)·(1 - x)^P."""
-    mirrored = from_start(mp, b, a, length, power)
+    mirrored = power_from_start(mp, b, a, length, power)
     return lambda twice_middle, width: mirrored(2 * length - twice_middle, -width)
 
 
-def cosine(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Around:
+def cosine(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Expander:
     """(a + b)/2 + (a - b)/2·cos πx."""
     half_step = mp.pi / (2 * length)
 
-    def around(twice_middle: int, width: int) -> Expansion:
+    def expand_at(twice_middle: int, width: int) -> Expansion:
         cos, sin = mp.cos_sin(half_step * twice_middle)
         amplitude = (a - b) / 2
         ratio = fixed(half_step * 2 * width)
         even, odd = amplitude * cos, -amplitude * sin
         return Expansion((a + b) / 2, ratio, even, odd, is_wave=True)
 
-    return around
+    return expand_at
 
 
-def exponential(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Around:
+def exponential(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Expander:
     """a^(1 - x)·b^x."""
     half_step = mp.log(b / a) / (2 * length)
 
-    def around(twice_middle: int, width: int) -> Expansion:
+    def expand_at(twice_middle: int, width: int) -> Expansion:
         level = a * mp.exp(half_step * twice_middle)
         return Expansion(mp.zero, fixed(half_step * 2 * width), level, level)
 
-    return around
+    return expand_at
 
 
-def inverse_power(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Around:
+def inverse_power(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Expander:
     """t^-P, with t = a^(-1/P)·(1 - x) + b^(-1/P)·x."""
     exponent = mp.mpf(-power.numerator) / power.denominator
     first = a ** (1 / exponent)
     half_step = (b ** (1 / exponent) - first) / (2 * length)
 
-    def around(twice_middle: int, width: int) -> Expansion:
+    def expand_at(twice_middle: int, width: int) -> Expansion:
         t = first + half_step * twice_middle
         level = t**exponent
         return Expansion(mp.zero, fixed(half_step * 2 * width / t), level, level, -power)
 
-    return around
+    return expand_at

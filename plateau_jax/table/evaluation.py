@@ -19,7 +19,7 @@ CHUNK = 3072
 of arrays of 32 KiB and more to the system and faults them in again, which doubles the time."""
 
 LIMB_BITS = 31
-LIMB = (1 << LIMB_BITS) - 1
+LIMB_MASK = (1 << LIMB_BITS) - 1
 
 
 class Table(NamedTuple):
@@ -101,22 +101,22 @@ def evaluate(operations: Operations, table: Any, step: Any) -> Any:
     # The place in the piece, in units of 2⁻³¹, exact. For pieces of 2³ steps, the second step has
     # the place (1 << 28) - (1 << 30), which is 1/8 - 1/2.
     shifted = operations.int64(offset) << operations.int64(LIMB_BITS - shift)
-    t = (shifted & LIMB) - (1 << (LIMB_BITS - 1))
+    t = (shifted & LIMB_MASK) - (1 << (LIMB_BITS - 1))
     value, *rest = operations.coefficients(table, piece)
     for coefficient in rest:
         # Horner's rule. The product value·t >> 31 is computed by halves, because int64 cannot hold
         # value·t. With 4 bits in place of 31, 0x5C·-6 >> 4 is
         #     0x5·-6 + (0xC·-6 >> 4) = -30 - 5 = -35, and 92·-6/16 = -34.5
-        value = coefficient + (value >> LIMB_BITS) * t + (((value & LIMB) * t) >> LIMB_BITS)
+        value = coefficient + (value >> LIMB_BITS) * t + (((value & LIMB_MASK) * t) >> LIMB_BITS)
     return operations.to_float32(value, table.exponent, piece)
 
 
-def scale_down(library: Any, rounded: Any, exponent: Any) -> Any:
+def scale_down(xp: Any, rounded: Any, exponent: Any) -> Any:
     """Return a float32, 0 or at least 1, divided by 2^exponent; 0 below 2⁻¹²⁶."""
     # In the bits of the float32: a compiler may join products with two powers of two into one,
     # which underflows, and XLA flushes subnormal numbers while others don't.
-    bits = rounded.view(library.int32) - (exponent << 23)
-    return library.where(bits < 1 << 23, 0, bits).view(library.float32)
+    bits = rounded.view(xp.int32) - (exponent << 23)
+    return xp.where(bits < 1 << 23, 0, bits).view(xp.float32)
 
 
 def find_rows(take: Callable[..., Any], where: Callable[..., Any], begin: Any, step: Any) -> Any:
@@ -137,7 +137,7 @@ def find_rows(take: Callable[..., Any], where: Callable[..., Any], begin: Any, s
     return index
 
 
-def join_words(
+def join_limbs(
     take: Callable[..., Any], int64: Callable[..., Any], table: Table, piece: Any
 ) -> Iterable[Any]:
     """Yield the coefficients of pieces of a `Table`."""
@@ -215,10 +215,10 @@ def in_python(table: WideTable) -> WideTable:
     return WideTable(begin, shift, first, exponent, coefficients)
 
 
-def in_words(table: WideTable) -> Table:
+def in_int32(table: WideTable) -> Table:
     """Return the table in int32 alone, which JAX keeps without x64, padded to powers of two."""
     high = (table.coefficients >> LIMB_BITS).astype(np.int32)
-    low = (table.coefficients & LIMB).astype(np.int32)
+    low = (table.coefficients & LIMB_MASK).astype(np.int32)
     words = Table(table.begin, table.shift, table.first, table.exponent, high, low)
     return padded(words, len(high), _padded_size(table.begin, 16), _padded_size(high[0], 32))
 

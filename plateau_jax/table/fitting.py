@@ -22,7 +22,7 @@ from plateau_jax.numerics import (
     round_up_ties,
 )
 from plateau_jax.shapes.known_shapes import parse_shape
-from plateau_jax.shapes.series import Around, Expansion
+from plateau_jax.shapes.series import Expander, Expansion
 from plateau_jax.table.evaluation import LIMB_BITS, WideTable
 from plateau_jax.table.exact_segments import ExactSegment, with_stops
 
@@ -38,10 +38,10 @@ TERMS = 20
 VALUE_BITS = 62
 """A value and its coefficients lie below 2⁶², so that no sum in `evaluate` leaves int64."""
 
-MOST_PIECES = 4096
+MAX_PIECES = 4096
 """The most pieces in a segment. A segment of a shape in `series` needs at most some 400."""
 
-FLOORS = 3
+ROUNDING_ERROR = 3
 """More than what rounded coefficients (below 1) and products rounded down (below 2) change."""
 
 _ONE = 1 << BITS
@@ -61,7 +61,7 @@ class Piece(NamedTuple):
     """Its multiplier at the step after its last one."""
 
 
-class Fit(NamedTuple):
+class PieceFit(NamedTuple):
     """The result of `fit`."""
 
     piece: Piece | None
@@ -102,10 +102,10 @@ def _pieces_of(segment: ExactSegment, stop: int | None, degree: int) -> Iterator
     if segment.shape is None or segment.is_flat or stop is None:
         yield begin, _constant(nearest_float32(segment.start))
         return
-    around = parse_shape(segment.shape).around(segment.start, segment.end, segment.length)
+    expand_at = parse_shape(segment.shape).expander(segment.start, segment.end, segment.length)
     level = nearest_float32(segment.at(begin))
     shift = LIMB_BITS
-    for _ in range(MOST_PIECES):
+    for _ in range(MAX_PIECES):
         rest = stop - begin
         shift = min(shift, (rest - 1).bit_length())
         elapsed = segment.skipped + begin - segment.begin
@@ -113,7 +113,7 @@ def _pieces_of(segment: ExactSegment, stop: int | None, degree: int) -> Iterator
         octaves = 1
         while shift > 0 and piece is None:
             # It is fitted to one step more, at which the next piece must have the same float32.
-            piece, octaves = fit(around, elapsed, shift, min(rest, (1 << shift) + 1), degree)
+            piece, octaves = fit(expand_at, elapsed, shift, min(rest, (1 << shift) + 1), degree)
             shift += min(octaves, 0)
         if piece is None or piece.first != level:
             # The exact level of a single step.
@@ -126,7 +126,7 @@ def _pieces_of(segment: ExactSegment, stop: int | None, degree: int) -> Iterator
             return
         level = piece.following
         if shift == 0:
-            level = level_at(around, elapsed + 1)
+            level = level_at(expand_at, elapsed + 1)
         # A piece begins at a multiple of its length, counted from the start level. So every octave
         # has the same quotients of width and middle, and `_polynomial` is computed once.
         if octaves != 1 or (elapsed + (1 << shift)) % (2 << shift) == 0:
@@ -141,29 +141,29 @@ def _constant(level: float, shift: int = LIMB_BITS) -> Piece:
     return Piece(shift, 61 - exponent if level else 0, (coefficient,), level, level)
 
 
-def fit(around: Around, elapsed: int, shift: int, count: int, degree: int) -> Fit:
+def fit(expand_at: Expander, elapsed: int, shift: int, count: int, degree: int) -> PieceFit:
     """Fit a piece of 2^shift steps, and certify its first `count` steps.
 
     Args:
-        around: The exact level as a function of a piece.
+        expand_at: The exact level as a function of a piece.
         elapsed: Steps from the start level to the piece.
         shift: The base-2 logarithm of the steps of the piece.
         count: Steps that the piece must fit, at least 2, at most 2^shift + 1.
         degree: The degree of the polynomial.
     """
-    expanded = expand(around(2 * elapsed + (1 << shift), 1 << shift), degree)
+    expanded = approximate(expand_at(2 * elapsed + (1 << shift), 1 << shift), degree)
     if expanded is None:
-        return Fit(None, -1)
+        return PieceFit(None, -1)
     exact, approximation = expanded
     # A coefficient c of u^k adds at most c·2^-k, but it must fit into 63 bits itself, too. Rounded
     # up, the first one stays below 2⁶², because an accepted piece has other coefficients: it
     # changes by at least 8·E from step to step.
     dropped = sum(map(abs, exact)).bit_length() - VALUE_BITS
     if dropped < 2:
-        return Fit(_constant(0.0), 5)  # the level is below 2⁻¹⁵⁰
+        return PieceFit(_constant(0.0), 5)  # the level is below 2⁻¹⁵⁰
     coefficients = round_coefficients(exact, dropped)
     exponent = BITS - dropped
-    error = 1 + (approximation >> dropped) + FLOORS
+    error = 1 + (approximation >> dropped) + ROUNDING_ERROR
     # A level may lie exactly between two float32, and then every piece must round it up. So values
     # become too large, by E to 3·E.
     coefficients = (coefficients[0] + 2 * error, *coefficients[1:])
@@ -183,21 +183,21 @@ def fit(around: Around, elapsed: int, shift: int, count: int, degree: int) -> Fi
     first, following = (round_to_float32(value, exponent) for value in (at_first, at_last))
     if most <= allowed and slowest >= 8 * error:
         piece = Piece(shift, exponent, coefficients, first, following)
-        return Fit(piece, min(floor(octaves + 0.3), 5))
+        return PieceFit(piece, min(floor(octaves + 0.3), 5))
     if first == following:
         # Levels between two that round to one float32 round to it, too.
-        level = level_at(around, elapsed)
-        if level == level_at(around, elapsed + count - 1):
-            return Fit(_constant(level), 5)
-    return Fit(None, min(ceil(octaves), -1))
+        level = level_at(expand_at, elapsed)
+        if level == level_at(expand_at, elapsed + count - 1):
+            return PieceFit(_constant(level), 5)
+    return PieceFit(None, min(ceil(octaves), -1))
 
 
-def level_at(around: Around, elapsed: int) -> float:
+def level_at(expand_at: Expander, elapsed: int) -> float:
     """Return the float32 nearest to the exact level at a step, the larger one of a tie."""
-    return round_up_ties(fixed(around(2 * elapsed, 0).middle))
+    return round_up_ties(fixed(expand_at(2 * elapsed, 0).middle))
 
 
-def expand(expansion: Expansion, degree: int) -> tuple[list[int], int] | None:
+def approximate(expansion: Expansion, degree: int) -> tuple[list[int], int] | None:
     """Return a polynomial in u near an expansion, and the bound of its error for u in [-1/2, 1/2].
 
     All in units of 2^-BITS. None if the series might not converge fast enough.
@@ -242,7 +242,7 @@ def _polynomial(
     if not is_polynomial and abs(ratio) > largest:
         return None
     series = _terms(ratio, power, is_wave, degree)
-    columns, errors = _economy(degree)
+    columns, errors = _economization(degree)
     rest = series[degree + 1 :]
     polynomial: list[int] = []
     for k, (term, column) in enumerate(zip(series, columns, strict=False)):
@@ -275,7 +275,7 @@ def _terms(ratio: int, power: Fraction | None, is_wave: bool, degree: int) -> li
 
 
 @lru_cache
-def _economy(degree: int) -> tuple[list[tuple[int, ...]], list[int]]:
+def _economization(degree: int) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return for each n > degree a polynomial near yⁿ on [-1, 1], and its error, times 2^TERMS.
 
     yⁿ is a sum of Chebyshev polynomials, which lie in [-1, 1]. Those above the degree are left out:

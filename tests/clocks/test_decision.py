@@ -14,7 +14,7 @@ from support.examples import corners, examples
 from plateau_jax import DataClock, HoldUntilFlat
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.decision import HOST, decide
-from plateau_jax.clocks.rules import RULES
+from plateau_jax.clocks.rules import HOLD_RULE_CLASSES
 
 data_clocks = st.builds(DataClock, corners(1, 2**62), count=st.none() | corners(1, 2**62 - 1))
 any_clock = st.one_of(any_rule, data_clocks)
@@ -25,7 +25,9 @@ def test_dictionary_of_a_clock_survives_json(clock):
     written = json.loads(json.dumps(clock.to_dict()))
     assert written == clock.to_dict()
     kind = written.pop("kind")
-    (rebuilt,) = [known(**written) for known in (DataClock, *RULES) if known._kind == kind]
+    (rebuilt,) = [
+        known(**written) for known in (DataClock, *HOLD_RULE_CLASSES) if known._kind == kind
+    ]
     assert rebuilt == clock
 
 
@@ -37,7 +39,7 @@ def test_clock_is_frozen(clock):
 
 
 def test_every_rule_has_a_spec():
-    assert set(SPECS) == set(RULES)
+    assert set(SPECS) == set(HOLD_RULE_CLASSES)
 
 
 def test_arguments_become_plain_numbers():

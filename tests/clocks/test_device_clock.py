@@ -20,7 +20,7 @@ from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from plateau_jax.clocks.position import Position
 from torch_bridge.training.device_clocks import learning_rates
 from torch_bridge.training.device_clocks.device_clock import Counters, DeviceClock
-from torch_bridge.training.train_step.loss_normalizer import join_words, split_count
+from torch_bridge.training.train_step.loss_normalizer import join_count, split_count
 
 CPU = torch.device("cpu")
 LOSS = torch.tensor(0.5)
@@ -146,7 +146,7 @@ def test_clock_follows_its_curves(room, groups, skips, unit, begin, random):
 def test_words_of_rank_counts_add_up_in_float64(counts):
     words = [split_count(torch.tensor(count)) for count in counts]
     sums = torch.stack(words).sum(0)
-    assert int(join_words(sums)) == min(sum(counts), MAX_CONSUMED - 1)
+    assert int(join_count(sums)) == min(sum(counts), MAX_CONSUMED - 1)
 
 
 def tensors_of(clock):

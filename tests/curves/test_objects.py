@@ -29,7 +29,7 @@ from plateau_jax import (
     PlateauCurve,
     StagedCurve,
 )
-from plateau_jax.clocks.rules import RULES
+from plateau_jax.clocks.rules import HOLD_RULE_CLASSES
 
 # Routes: a curve, a clock or a plan is stored or written, and then is the same again.
 
@@ -99,7 +99,7 @@ def by_copied_fields(value):
     return copied
 
 
-CLASSES = [BatchPlan, DataClock, *RULES, PlateauCurve, StagedCurve]
+CLASSES = [BatchPlan, DataClock, *HOLD_RULE_CLASSES, PlateauCurve, StagedCurve]
 NAMES: dict[str, Any] = {cls.__name__: cls for cls in CLASSES}
 
 

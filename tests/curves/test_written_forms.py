@@ -12,7 +12,7 @@ from support.curves.descriptions import build, descriptions
 from support.curves.strategies import MAX_STEP, magnitudes, words
 from support.examples import examples
 from support.numerics.oracle import as_written, is_nearest_float32
-from support.numerics.shapes import JOINING_ZERO, WITH_POWER
+from support.numerics.shapes import SHAPES_ALLOWING_ZERO, WITH_POWER
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
@@ -179,7 +179,7 @@ def test_wsd_is_its_three_stages(read, random):
     lowest = read.ratio()
     start = read.one_of((0.0, read.ratio()))
     shape = read.shape(SHAPES)
-    if lowest == 0 and shape not in JOINING_ZERO:
+    if lowest == 0 and shape not in SHAPES_ALLOWING_ZERO:
         shape = "1-sqrt"
     stages = [(warmup, 1.0), (total - warmup - decay,), (decay, lowest, shape)]
     expected = build({"stages": stages, "start": start})
@@ -376,6 +376,6 @@ def test_printed_floats_are_powers_and_named(formula, power):
     assert shape in curve._repr_html_()
     cooldown = cooled(written)
     assert Curve.from_dict(cooldown.to_dict()) == cooldown
-    if formula in JOINING_ZERO:
+    if formula in SHAPES_ALLOWING_ZERO:
         decay = decayed(written)
         assert Curve.from_dict(decay.to_dict()) == decay

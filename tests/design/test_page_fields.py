@@ -9,7 +9,7 @@ from support.design.page import COSINE, CURVES, STABLE, STAGED
 from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
-from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
+from plateau_jax.shapes.known_shapes import SHAPES, SHAPES_ALLOWING_ZERO
 from plateau_jax.tools.design.answers import INITIAL_POWERS
 
 pytestmark = pytest.mark.slow
@@ -299,8 +299,8 @@ def test_every_decay_shape_can_be_chosen(undone):
     """Formulas have an initial P."""
     decay = undone.field("Decay shape")
     options = decay.locator("option")
-    assert options.all_text_contents() == list(JOINING_ZERO)
-    for name in JOINING_ZERO:
+    assert options.all_text_contents() == list(SHAPES_ALLOWING_ZERO)
+    for name in SHAPES_ALLOWING_ZERO:
         undone.do(("Decay shape", name))
         written = name.replace("P", INITIAL_POWERS.get(name, ""))
         assert undone.curve == replace(STABLE, decay_shape=written)

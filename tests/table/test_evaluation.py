@@ -22,7 +22,7 @@ from plateau_jax.table.evaluation import (
     PYTHON,
     WideTable,
     evaluate,
-    in_words,
+    in_int32,
     scale_down,
 )
 from torch_bridge import multiplier as torch_multiplier, tensors
@@ -64,7 +64,7 @@ def test_array_libraries_round_as_python_does(pairs):
 def test_table_in_words_is_padded_to_powers_of_two(case):
     curve, _ = case
     wide = curve._wide_table
-    table = in_words(wide)
+    table = in_int32(wide)
     rows = len(table.begin)
     pieces = len(table.exponent)
     assert rows.bit_count() == pieces.bit_count() == 1

@@ -41,7 +41,7 @@ HALF = 1 << 30
 @pytest.fixture
 def few_terms(monkeypatch):
     """Cut series off after two terms that the polynomial lacks, so that their tail counts."""
-    cached = fitting._polynomial, fitting._economy
+    cached = fitting._polynomial, fitting._economization
     monkeypatch.setattr(fitting, "TERMS", 13)
     for function in cached:
         function.cache_clear()
@@ -53,14 +53,14 @@ def few_terms(monkeypatch):
 # Step 1: the polynomial of a piece, before its coefficients are rounded.
 
 
-def around(shape, start, end, length):
-    return parse_shape(shape).around(Fraction(start), Fraction(end), length)
+def expander(shape, start, end, length):
+    return parse_shape(shape).expander(Fraction(start), Fraction(end), length)
 
 
 def check_polynomial(shape, length, middle, width):
     """Compare a polynomial with the formula of the shape; return False if there is none."""
     start, end = Fraction(7, 8), Fraction(1, 16)
-    expanded = fitting.expand(around(shape, start, end, length)(middle, width), 10)
+    expanded = fitting.approximate(expander(shape, start, end, length)(middle, width), 10)
     if expanded is None:
         return False
     coefficients, error = expanded
@@ -112,9 +112,9 @@ def test_series_needs_terms_that_fall_by_half(power, is_wave, limit):
     for sign in (1, -1):
         one = precise.one
         expansion = Expansion(precise.zero, sign * largest, one, one, power, is_wave)
-        assert fitting.expand(expansion, 10) is not None
+        assert fitting.approximate(expansion, 10) is not None
         beyond = expansion._replace(ratio=sign * (largest + 1))
-        assert fitting.expand(beyond, 10) is None
+        assert fitting.approximate(beyond, 10) is None
     for n in range(10, 200):
         quotient = limit / 2 / (n + 1)
         if power is not None:
@@ -126,7 +126,7 @@ def test_series_needs_terms_that_fall_by_half(power, is_wave, limit):
 def test_short_powers_are_exact_at_any_width(power):
     assume(power)
     expansion = Expansion(precise.zero, 2 << BITS, precise.one, precise.one, Fraction(power))
-    expanded = fitting.expand(expansion, 10)
+    expanded = fitting.approximate(expansion, 10)
     assert expanded is not None
     coefficients, error = expanded
     assert error == fitting.SLACK
@@ -154,7 +154,7 @@ def test_rounded_coefficients_add_less_than_a_unit(drawn, dropped):
 def test_products_rounded_down_lose_less_than_two_units(coefficients, t):
     exact = sum(Fraction(c) * Fraction(t, 2**31) ** k for k, c in enumerate(coefficients))
     assert abs(value_at(coefficients, t) - exact) < 2
-    assert fitting.FLOORS >= 1 + 2
+    assert fitting.ROUNDING_ERROR >= 1 + 2
 
 
 # Step 3: what is accepted.
@@ -211,7 +211,7 @@ def test_pieces_are_exact_enough_at_their_lower_end(bits):
     """The error may be 2⁻⁵⁴ of the value at the lower end, wherever that is."""
     lowest = 2.0**-bits
     for start, end in ((1.0, lowest), (lowest, 1.0)):
-        shape = around("exponential", start, end, 2**20)
+        shape = expander("exponential", start, end, 2**20)
         for elapsed in (0, 2**19, 2**20 - 2**16):
             for shift in range(1, 17):
                 piece, _ = fit(shape, elapsed, shift, (1 << shift) + 1, 10)
@@ -304,7 +304,7 @@ def test_tables_are_small(case):
 @suppress_warnings()
 def test_short_stages_are_right_at_every_step(shape, length):
     formula, _ = formula_and_power(shape)
-    low = 0.0 if formula.joins_zero else 1e-3
+    low = 0.0 if formula.allows_zero else 1e-3
     for start, end in ((1.0, low), (low, 1.0), (0.9, 0.1)):
         description = {"stages": [(length, end, shape)], "start": start}
         oracle = Oracle(description)

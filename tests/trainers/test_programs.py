@@ -87,7 +87,7 @@ def test_trainer_resumes(tmp_path):
 
 CURVE = 'curve = StagedCurve.wsd(UPDATES, warmup_steps=20, decay_steps="20%")\n'
 OPTIMIZER = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)\n"
-SCHEDULER = "scheduler = lambda_lr(optimizer, curve)\n"
+SCHEDULER_FORMAT = "scheduler = lambda_lr(optimizer, curve)\n"
 
 
 def lines_of_section(heading):
@@ -101,7 +101,7 @@ def test_reduce_lr_on_plateau_takes_over_from_the_warmup(tmp_path):
     build, step = lines_of_section("A warmup before ReduceLROnPlateau").split("\n# In the loop")
     _, _, step = step.partition("\n")
     changes = {
-        SCHEDULER: build,
+        SCHEDULER_FORMAT: build,
         "    scheduler.step()\n": indent(step, "    "),
         "inputs = torch.randn(256, 8)\n": (
             "inputs = torch.randn(256, 8)\n    validation_loss = max(0.5, 1 - update / 100)\n"
@@ -123,7 +123,7 @@ def test_reduce_lr_on_plateau_takes_over_from_the_warmup(tmp_path):
 
 def test_sequence_of_schedulers_resumes(tmp_path):
     """40 updates at a tenth of the peak, and then a curve of 160 steps."""
-    changes = {SCHEDULER: lines_of_section("Combine with torch's schedulers")}
+    changes = {SCHEDULER_FORMAT: lines_of_section("Combine with torch's schedulers")}
     constant = [[0.1 * PEAK]] * 40
     curve = StagedCurve([(20, 1.0), (108,), (32, 0.0, "1-sqrt")], start=0.1)
     assert_resumes(PLAIN, tmp_path, constant + expected_lrs(curve, range(160)), changes)
@@ -141,7 +141,7 @@ def test_compiled_optimizer_resumes(tmp_path):
     """The program keeps its learning rates itself, because a hook would be compiled too."""
     changes = {
         CURVE: "",
-        OPTIMIZER + SCHEDULER: f"{lines_of_section('A compiled optimizer')}lrs = []\n",
+        OPTIMIZER + SCHEDULER_FORMAT: f"{lines_of_section('A compiled optimizer')}lrs = []\n",
         "    optimizer.step()\n": (
             '    lrs.append([float(optimizer.param_groups[0]["lr"])])\n    compiled_step()\n'
         ),

@@ -54,7 +54,7 @@ def all_parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
     return parameters
 
 
-def has_two_steps(optimizer: object) -> bool:
+def needs_two_backward_passes(optimizer: object) -> bool:
     """Return True for SAM and its relatives, which need two backward passes per update.
 
     Programs call `first_step` and `second_step` instead of `step`, which needs a closure.

@@ -11,7 +11,7 @@ from plateau_jax.curves.curve import AnyCurve
 from plateau_jax.runs.comparison import StateOwner
 from torch_bridge.groups.options import GroupOption
 from torch_bridge.schedulers.group_scheduler import GroupScheduler
-from torch_bridge.schedulers.scheduler_state import FOLLOWER, state_of_kind
+from torch_bridge.schedulers.scheduler_state import FOLLOWER_FORMAT, find_state
 
 
 # Named like a function, as `lambda_lr` is.
@@ -68,7 +68,7 @@ class follow(GroupScheduler):
 
     _owner = StateOwner(
         peak="base",
-        change_peak="follower.set_base_value",
+        peak_setter="follower.set_base_value",
         counter="last_epoch",
         least_updates=-1,
     )
@@ -147,7 +147,9 @@ class follow(GroupScheduler):
         with the base as the peak of a record; `key`; and `groups`, the indices of the groups that
         have the option.
         """
-        return FOLLOWER.write(**self._written_state(), key=self._key, groups=self._groups.indices())
+        return FOLLOWER_FORMAT.build(
+            **self._state_entries(), key=self._key, groups=self._groups.indices()
+        )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from the saved step and bases, and write the values into the groups.
@@ -173,9 +175,11 @@ class follow(GroupScheduler):
         self._load("a follower", self._read_state, state_dict, strict=False)
 
     def _read_state(self, state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
-        state: Any = state_of_kind(FOLLOWER, state_dict)
+        state: Any = find_state(FOLLOWER_FORMAT, state_dict)
         if state is None:
-            state = FOLLOWER.read("state_dict", state_dict)  # raises an error that says what it is
+            state = FOLLOWER_FORMAT.read(
+                "state_dict", state_dict
+            )  # raises an error that says what it is
         if state["key"] != self._key:
             raise ValueError(
                 f"state_dict is for key = {checks.short_repr(state['key'])}, but this follower "

@@ -308,7 +308,7 @@ class GroupScheduler(LRScheduler):
 
     # States.
 
-    def _written_state(self) -> dict[str, Any]:
+    def _state_entries(self) -> dict[str, Any]:
         curves, bases = self._groups.values.curves, self._groups.values.bases
         # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):

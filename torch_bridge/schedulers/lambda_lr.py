@@ -13,10 +13,10 @@ from plateau_jax.clocks.clock import AnyClock
 from plateau_jax.clocks.position import start_position
 from plateau_jax.curves.curve import AnyCurve
 from plateau_jax.runs.comparison import StateOwner
-from torch_bridge.groups.optimizers import has_two_steps
+from torch_bridge.groups.optimizers import needs_two_backward_passes
 from torch_bridge.groups.options import LEARNING_RATE
 from torch_bridge.schedulers.group_scheduler import GroupScheduler
-from torch_bridge.schedulers.scheduler_state import SCHEDULER, read_scheduler_state
+from torch_bridge.schedulers.scheduler_state import SCHEDULER_FORMAT, read_scheduler_state
 
 
 # Named like a function, as `torch.no_grad` is, because programs call it like one. Some plain
@@ -103,7 +103,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
     _owner = StateOwner(
         override="pass strict=False to load_state_dict, or to lambda_lr if a trainer loads",
-        change_peak="scheduler.set_peak",
+        peak_setter="scheduler.set_peak",
         counter="last_epoch",
         least_updates=-1,
     )
@@ -157,7 +157,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
             epoch = None
         number: int | None = None
         if epoch is not None:
-            number = self._checked_epoch(epoch)
+            number = self._check_epoch(epoch)
         if count is None:
             count = self.count
         position = self._position_after(count, metric)
@@ -180,7 +180,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         super()._update_lr(epoch)
         self.count = None  # another scheduler's turn consumed it
 
-    def _checked_epoch(self, epoch: Any) -> int:
+    def _check_epoch(self, epoch: Any) -> int:
         if self.unit is not None:
             raise TypeError(
                 f"step({checks.short_repr(epoch)}) with DataClock({self.unit}): write "
@@ -243,7 +243,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         - `peak_was_set`: True if `set_peak` has set the peaks;
         - `in_charge`: True if the groups have the learning rates of this scheduler.
         """
-        return SCHEDULER.write(**self._written_state())
+        return SCHEDULER_FORMAT.build(**self._state_entries())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool | None = None) -> None:
         """Resume from the saved step, and write the learning rates into the groups.
@@ -291,7 +291,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
 def _warn_of_order(optimizer: Optimizer) -> None:
     """Warn as torch does if the scheduler is stepped before the optimizer."""
-    if has_two_steps(optimizer):
+    if needs_two_backward_passes(optimizer):
         return
     # Torch's constructor replaces `optimizer.step`, to notice its first call. A copy of the
     # optimizer has the plain `step`.

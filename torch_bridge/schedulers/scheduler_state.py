@@ -27,7 +27,7 @@ class FollowerState(SchedulerState):
     groups: list[int]
 
 
-SCHEDULER = Format(
+SCHEDULER_FORMAT = Format(
     "scheduler",
     SchedulerState,
     advice={
@@ -38,26 +38,26 @@ SCHEDULER = Format(
         )
     },
 )
-FOLLOWER = Format("follower", FollowerState)
+FOLLOWER_FORMAT = Format("follower", FollowerState)
 
 
-def state_of_kind(kind: Format[Any], state: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return a state of this kind: the state itself, or the only one in that of a chain.
+def find_state(state_format: Format[Any], state: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return a state of this format: the state itself, or the only one in that of a chain.
 
     None if there is none.
 
     Raises:
         ValueError: There are several; or a different version saved it.
     """
-    if kind.is_of(state):
-        return kind.read("state_dict", state)
+    if state_format.is_of(state):
+        return state_format.read("state_dict", state)
     # Torch's SequentialLR and ChainedScheduler have this entry.
-    states = [state_of_kind(kind, inner) for inner in state.get("_schedulers", [])]
+    states = [find_state(state_format, inner) for inner in state.get("_schedulers", [])]
     matches = [inner for inner in states if inner is not None]
     if len(matches) > 1:
         raise ValueError(
-            f"state_dict has {len(matches)} states of the kind {kind.kind!r}: load the one that "
-            "continues, such as state_dict['_schedulers'][0]"
+            f"state_dict has {len(matches)} states of the kind {state_format.kind!r}: load the one "
+            "that continues, such as state_dict['_schedulers'][0]"
         )
     if not matches:
         return None
@@ -69,7 +69,7 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
     If there is none, return the steps of torch's scheduler, and its `base_lrs` as `peaks`.
     """
-    saved = state_of_kind(SCHEDULER, state)
+    saved = find_state(SCHEDULER_FORMAT, state)
     if saved is not None:
         return saved
     updates: Any = state.get("last_epoch")  # a ChainedScheduler has none
@@ -79,7 +79,7 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
         if updates is None:
             updates = first.get("last_epoch")
     if "kind" in first:
-        SCHEDULER.read("state_dict", first)  # raises an error that says what it is
+        SCHEDULER_FORMAT.read("state_dict", first)  # raises an error that says what it is
     if "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
             "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. "

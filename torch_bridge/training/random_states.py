@@ -64,7 +64,7 @@ def get_states_of_process() -> dict[str, Any]:
     # Otherwise the generators have drawn nothing, and a process that starts CUDA can't be forked.
     if torch.cuda.is_initialized():
         cuda = torch.cuda.get_rng_state()
-    return RANDOM_STATES_FORMAT.write(
+    return RANDOM_STATES_FORMAT.build(
         python=python,
         numpy=np.random.get_state(legacy=False),  # noqa: NPY002 (the state to save)
         cpu=torch.get_rng_state(),

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
+from plateau_jax.shapes.known_shapes import SHAPES, SHAPES_ALLOWING_ZERO
 
 _EXAMPLES = """\
 examples:
@@ -74,12 +74,12 @@ def _add_plateau_curve(parser: argparse.ArgumentParser) -> None:
     add(
         "--decay-shape",
         metavar="SHAPE",
-        help=f"{_listed([*JOINING_ZERO])}, with a decimal for P, as in 1-x^2 (cosine)",
+        help=f"{_listed([*SHAPES_ALLOWING_ZERO])}, with a decimal for P, as in 1-x^2 (cosine)",
     )
     add("--min-lr-ratio", metavar="R", help="final learning rate, as a fraction of the peak (0)")
 
 
-_OTHER_SHAPES = [name for name in SHAPES if name not in JOINING_ZERO]
+_OTHER_SHAPES = [name for name in SHAPES if name not in SHAPES_ALLOWING_ZERO]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from plateau_jax.arguments.checks import Message, message_of
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
-from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
+from plateau_jax.shapes.known_shapes import SHAPES, SHAPES_ALLOWING_ZERO
 from plateau_jax.tools.configuration import curve_from_text, parse_numbers
 from plateau_jax.tools.design import source
 from plateau_jax.tools.design.forecasts import fit_runs, forecast_curves, open_log
@@ -39,7 +39,7 @@ _MAX_CHARACTERS = 200_000
 
 _MAX_POINTS = 20_000
 _MAX_ROWS = 200
-_LARGEST_LIKELY_PEAK = 10.0
+_MAX_LIKELY_PEAK = 10.0
 _DEFAULT_CURVE = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 80)], decay_shape="1-sqrt")
 
 
@@ -86,7 +86,7 @@ def choices_per_field() -> dict[str, list[dict[str, Any]]]:
     """Return the shapes that each field can have, each with the initial P of a formula."""
     names_per_field = {
         "warmup_shape": get_args(WarmupShape),
-        "decay_shape": JOINING_ZERO,
+        "decay_shape": SHAPES_ALLOWING_ZERO,
         "shape": SHAPES,
     }
     return {
@@ -219,7 +219,7 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
 
 def _remarks(peak: float, table_note: str, handles: int) -> Iterator[Message]:
     """Yield a sentence about an unlikely peak, and about each thing that the page leaves out."""
-    if peak > _LARGEST_LIKELY_PEAK:
+    if peak > _MAX_LIKELY_PEAK:
         yield Message(("peak",), f" = {peak:g} is large: learning rates are rarely above 10")
     if table_note:
         yield Message((), table_note)

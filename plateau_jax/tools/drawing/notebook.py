@@ -17,9 +17,9 @@ _LEFT = 50
 _TOP = 10
 
 # A notebook stores the HTML, and a browser lays out every row.
-_MOST_ROWS = 200
-_MOST_POINTS = 5000
-_MOST_CHARACTERS = 400
+_MAX_ROWS = 200
+_MAX_POINTS = 5000
+_MAX_CHARACTERS = 400
 
 # Text and axes use the notebook's text color, light or dark, and filled areas are translucent. The
 # line has a contrast of 3.7 : 1 to white and of 5.7 : 1 to black.
@@ -29,11 +29,11 @@ _LINE = "#3b82f6"
 def html(curve: Curve) -> str:
     """Return the plot of a curve, the expression that builds it, and the table of its segments."""
     description = repr(curve)
-    if len(description) > _MOST_CHARACTERS:
-        description = description[:_MOST_CHARACTERS] + " …"
+    if len(description) > _MAX_CHARACTERS:
+        description = description[:_MAX_CHARACTERS] + " …"
     plot = _svg(curve)
     legend = _legend(curve._exact_segments)
-    table = segment_table(curve.segments, most=_MOST_ROWS).as_html()
+    table = segment_table(curve.segments, most=_MAX_ROWS).as_html()
     return f"<div>{plot}{legend}<div><code>{escape(description)}</code></div>{table}</div>"
 
 
@@ -64,7 +64,7 @@ def _steps_to_draw(segments: Sequence[ExactSegment]) -> np.ndarray:
     pixels = np.linspace(0, segments[-1].begin, _WIDTH + 1).astype(np.int64)
     begins = np.array([segment.begin for segment in segments])
     steps = np.unique(np.concatenate([pixels, begins - 1, begins]))
-    return thin_out(steps[steps >= 0], _MOST_POINTS)
+    return thin_out(steps[steps >= 0], _MAX_POINTS)
 
 
 def _shades(segments: Sequence[ExactSegment]) -> str:

@@ -12,7 +12,7 @@ FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
 
 OPACITY = 0.25
 
-MOST_SPANS = 200
+MAX_SPANS = 200
 """The most warmups and plateaus that a plot shades: thousands would take minutes to draw."""
 
 
@@ -46,9 +46,9 @@ def thin_out(steps: np.ndarray, most: int) -> np.ndarray:
 def shaded_spans(segments: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
     """Yield (name, first step, first step after it) of each warmup and plateau.
 
-    Only the first `MOST_SPANS` are yielded.
+    Only the first `MAX_SPANS` are yielded.
     """
-    return itertools.islice(_all_spans(segments), MOST_SPANS)
+    return itertools.islice(_all_spans(segments), MAX_SPANS)
 
 
 def _all_spans(segments: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:

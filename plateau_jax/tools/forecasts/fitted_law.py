@@ -100,7 +100,7 @@ class FittedLaw:
 
     def predict(self, curve: Curve, peak_value: float | None) -> Prediction:
         """Return the forecast for the last step of a curve, with the terms for differences."""
-        peak = self._checked_peak(curve, peak_value)
+        peak = self._check_peak(curve, peak_value)
         terms = self._terms(curve, peak, np.array(curve.total_steps))
         loss = float(terms.loss)
         half = float(terms.half_width(self.residual_sd))
@@ -121,14 +121,14 @@ class FittedLaw:
 
     def losses(self, curve: Curve, steps: ArrayLike, peak_value: float | None) -> _Floats:
         """Evaluate the law at steps of a curve."""
-        peak = self._checked_peak(curve, peak_value)
-        progress, noise = schedule_sums(curve, peak, _checked_steps(steps, curve))
+        peak = self._check_peak(curve, peak_value)
+        progress, noise = schedule_sums(curve, peak, _check_steps(steps, curve))
         with np.errstate(divide="ignore"):
             return np.asarray(self.law.losses(progress, noise))
 
     def line(self, curve: Curve, peak_value: float | None, name: str = "") -> LossLine:
         """Return a forecast over the steps of a curve, to be drawn."""
-        peak = self._checked_peak(curve, peak_value)
+        peak = self._check_peak(curve, peak_value)
         steps = _steps_to_draw(curve, curve.total_steps)
         terms = self._terms(curve, peak, steps)
         return LossLine(name, steps, terms.loss, terms.half_width(self.residual_sd))
@@ -141,7 +141,7 @@ class FittedLaw:
         fitted = self.law.losses(progress, noise)
         return RunToDraw(run.steps[is_drawn], run.losses[is_drawn], steps, fitted)
 
-    def _checked_peak(self, curve: Curve, peak_value: float | None) -> float:
+    def _check_peak(self, curve: Curve, peak_value: float | None) -> float:
         """Check a curve to forecast and its peak, by default that of the runs."""
         check_counts_updates(curve)
         check_length(curve, self.runs)
@@ -170,7 +170,7 @@ class FittedLaw:
         return self.refits.terms(progress, noise, octaves_to_runs(largest_lr, self.runs))
 
 
-def _checked_steps(steps: ArrayLike, curve: Curve) -> _Steps:
+def _check_steps(steps: ArrayLike, curve: Curve) -> _Steps:
     array = np.asarray(steps)
     if array.dtype.kind not in "iu":
         raise TypeError(f"steps = {checks.short_repr(steps)} must be integers")

@@ -19,18 +19,18 @@ _Mask = NDArray[np.bool_]
 AFTER_WARMUP = 0.03
 """Fraction of a run after its warmup in which the loss still falls too fast for the law."""
 
-_MOST_GROUPS = 60
+_MAX_GROUPS = 60
 
 _LAST_FRACTION = 0.95
 """The groups after this fraction of a run have half of its weight."""
 
 AFTER_FIRST_FIFTH = 0.2
-_FEWEST_LATE_GROUPS = 8
+_MIN_LATE_GROUPS = 8
 
-_LONGEST_SPIKE = 2
-_LEAST_SPIKE = 0.01
+_MAX_SPIKE_LENGTH = 2
+_MIN_SPIKE = 0.01
 _SPIKE_IN_NOISE = 6.0
-_MOST_SPIKES = 0.1
+_MAX_SPIKES = 0.1
 
 
 class GroupMeans(NamedTuple):
@@ -75,7 +75,7 @@ def lacks_lrs(run: LossRun) -> bool:
 def late_losses(runs: Sequence[LossRun]) -> LoggedLosses | None:
     """Group the losses after the first fifth of each run; None if a run has too few groups left."""
     for run in runs:
-        if len(group_run(run, AFTER_FIRST_FIFTH).steps) < _FEWEST_LATE_GROUPS:
+        if len(group_run(run, AFTER_FIRST_FIFTH).steps) < _MIN_LATE_GROUPS:
             return None
     return group_losses(runs, AFTER_FIRST_FIFTH)
 
@@ -136,9 +136,9 @@ def group_run(run: LossRun, fraction: float) -> GroupMeans:
 
 
 def _means(values: _Floats) -> _Floats:
-    if len(values) <= _MOST_GROUPS:
+    if len(values) <= _MAX_GROUPS:
         return values
-    return np.array([group.mean() for group in np.array_split(values, _MOST_GROUPS)])
+    return np.array([group.mean() for group in np.array_split(values, _MAX_GROUPS)])
 
 
 def _weights_of_groups(steps: _Floats, last_step: int) -> _Floats:
@@ -179,15 +179,15 @@ def _find_spikes(losses: _Floats, is_checked: _Mask) -> _Mask:
     would be marked, none is.
     """
     is_spike = np.zeros(len(losses), np.bool_)
-    if is_checked.sum() < _LONGEST_SPIKE + 2:
+    if is_checked.sum() < _MAX_SPIKE_LENGTH + 2:
         return is_spike
     noise = noise_of(second_differences(losses[is_checked]))
-    margin = 1 + _LEAST_SPIKE + _SPIKE_IN_NOISE * noise
-    for length in range(1, _LONGEST_SPIKE + 1):
+    margin = 1 + _MIN_SPIKE + _SPIKE_IN_NOISE * noise
+    for length in range(1, _MAX_SPIKE_LENGTH + 1):
         for begin in _begins_of_bumps(losses, length, margin):
             is_spike[begin : begin + length] = True
     is_spike &= is_checked
-    if is_spike.sum() > _MOST_SPIKES * is_checked.sum():
+    if is_spike.sum() > _MAX_SPIKES * is_checked.sum():
         return np.zeros_like(is_spike)
     return is_spike
 

@@ -25,7 +25,7 @@ _GIVE_CURVE = "give the run's curve and its peak"
 _GAP_FACTOR = 10.0
 """A gap is more than this many times as long as the intervals before and after it."""
 
-_LEAST_GAP = 0.05
+_MIN_GAP = 0.05
 """As a fraction of the run: less hardly changes a forecast."""
 
 _PEAK_FACTOR = 2.0
@@ -132,7 +132,7 @@ def _find_gap(steps: Sequence[int], last: int) -> tuple[int, int] | None:
     intervals = np.diff(steps)
     padded = np.pad(intervals, 1)
     neighbors = np.maximum(padded[:-2], padded[2:])
-    is_long = intervals > np.maximum(_LEAST_GAP * last, _GAP_FACTOR * neighbors)
+    is_long = intervals > np.maximum(_MIN_GAP * last, _GAP_FACTOR * neighbors)
     gaps = np.flatnonzero(is_long & (neighbors > 0))
     if not gaps.size:
         return None

@@ -29,7 +29,7 @@ from plateau_jax.tools.forecasts.loss_run import LossRun, last_step_of
 
 _Floats = NDArray[np.float64]
 
-_FEWEST_LOSSES = 20
+_MIN_LOSSES = 20
 _MAX_NOISE = 0.01
 _MAX_RISE = 0.01
 _MAX_MISFIT_OF_ONE = 0.005
@@ -39,7 +39,7 @@ _MAX_MISFIT_OF_SEVERAL = 0.008
 # in 472 fits of raw losses. It detects a fraction of 0.87 to 0.96 of EMAs, with factors of 0.9 and
 # 0.99, and of running means. `_BEGINNING_FACTOR` rejects none of 221 fits of raw losses, and 0.8 of
 # 438 fits to runs without their beginning.
-_FEWEST_TO_COMPARE_LAGS = 120
+_MIN_TO_COMPARE_LAGS = 120
 _LAGS = 60
 _MAX_NOISE_FACTOR = 2.0
 _MAX_AUTOCORRELATION = 0.55
@@ -53,13 +53,13 @@ _NOISE_OF_FORMULA = 1e-7
 _BEGINNING = 0.05
 """A log must begin before this fraction of the run for its losses to tell how the run began."""
 
-_FEWEST_TO_JUDGE_BEGINNING = 10
+_MIN_TO_JUDGE_BEGINNING = 10
 
 _EARLIER_PROGRESS = 0.1, 0.25, 0.5, 1.0
 """The values of S at step 0 that are tried, as fractions of the S of the run."""
 
 _BEGINNING_FACTOR = 1.5
-_LEAST_ERROR = 1e-12
+_MIN_ERROR = 1e-12
 
 _LAG = (
     "the losses seem to lag, like an EMA or a running mean: log a validation loss, or means since "
@@ -113,13 +113,13 @@ def _problem_of_run(run: LossRun) -> str | None:
 def _problem_of_count(run: LossRun) -> str | None:
     groups = group_run(run, AFTER_WARMUP)
     count = len(groups.losses) + len(groups.spikes)
-    if count >= _FEWEST_LOSSES:
+    if count >= _MIN_LOSSES:
         return None
     if lacks_lrs(run):
         return _missing_lrs(run)
     return (
         f"only {count} of {len(run.steps)} logged losses come after the warmup and 3 % of the run; "
-        f"a fit needs at least {_FEWEST_LOSSES}: log the loss more often"
+        f"a fit needs at least {_MIN_LOSSES}: log the loss more often"
     )
 
 
@@ -172,7 +172,7 @@ def _seems_to_lag(run: LossRun) -> bool:
     errors = fit_alone(run).losses(logged.progress, logged.noise) / logged.losses - 1
     losses = group_run(run, AFTER_WARMUP).raw_losses
     least = _MIN_LAW_ERROR
-    if len(losses) < _FEWEST_TO_COMPARE_LAGS:
+    if len(losses) < _MIN_TO_COMPARE_LAGS:
         # So few losses differ so much from one to the next that their second differences are
         # correlated even without a lag.
         least = max(least, _ERROR_FACTOR * noise_of(second_differences(logged.losses)))
@@ -191,7 +191,7 @@ def _lags(losses: _Floats) -> bool:
     if np.median(np.abs(np.diff(losses, 8) / losses[4:-4])) < _NOISE_OF_FORMULA * binomials**0.5:
         return False
     bends = second_differences(losses)
-    if len(losses) >= _FEWEST_TO_COMPARE_LAGS:
+    if len(losses) >= _MIN_TO_COMPARE_LAGS:
         distant = second_differences(losses, len(losses) // _LAGS)
         if noise_of(distant) > _MAX_NOISE_FACTOR * noise_of(bends):
             return True
@@ -211,7 +211,7 @@ def _begins_late(run: LossRun) -> bool:
     if run.steps[0] > _BEGINNING * last_step_of(run):
         return False
     later_run = _without_beginning(run)
-    if len(group_run(later_run, AFTER_WARMUP).losses) < _FEWEST_TO_JUDGE_BEGINNING:
+    if len(group_run(later_run, AFTER_WARMUP).losses) < _MIN_TO_JUDGE_BEGINNING:
         return False
     if _seems_to_lag(later_run):
         return False
@@ -220,7 +220,7 @@ def _begins_late(run: LossRun) -> bool:
     for fraction in _EARLIER_PROGRESS:
         later = replace(logged, progress=logged.progress + fraction * logged.progress_unit)
         least_error = penalized_error(later, fit_law(later))
-        if error > _BEGINNING_FACTOR * least_error + _LEAST_ERROR:
+        if error > _BEGINNING_FACTOR * least_error + _MIN_ERROR:
             return True
     return False
 

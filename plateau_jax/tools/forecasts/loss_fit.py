@@ -73,7 +73,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
     >>> print(f"{longer.low:.2f} to {longer.high:.2f}, after {run.losses[-1]:.2f}")
     2.52 to 2.55, after 2.56
     """
-    fitted = fit_unnamed_runs(_checked_runs(runs))
+    fitted = fit_unnamed_runs(_check_runs(runs))
     law = fitted.law
     return LossFit(
         floor=law.floor,
@@ -86,7 +86,7 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
     )
 
 
-def _checked_runs(runs: Any) -> list[LossRun]:
+def _check_runs(runs: Any) -> list[LossRun]:
     """Return one run, or several, as a list."""
     items: list[Any] = [runs]
     if checks.is_ordered(runs) and not isinstance(runs, LossRun):

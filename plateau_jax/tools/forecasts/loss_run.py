@@ -24,10 +24,10 @@ from plateau_jax.tools.logged_lrs.compare_log import check_counts_updates
 from plateau_jax.tools.logged_lrs.logs import LogTable, read_log
 from plateau_jax.tools.theory.curve_parts import largest_multiplier
 
-_LARGEST_FIRST_LOSS = 15
+_MAX_FIRST_LOSS = 15
 """In nats; a uniform distribution over a million tokens has 14."""
 
-_MOST_STAGES = 20
+_MAX_STAGES = 20
 """The most stages of a curve that `repr` shows."""
 
 _PEAK_TOLERANCE = 1e-6
@@ -90,11 +90,11 @@ class LossRun:
         peak = float(checks.number("peak_value", peak_value))
         if not checks.peak("peak_value", peak) > 0:
             raise ValueError(checks.must("peak_value", peak_value, "be positive"))
-        step_array = _checked_steps(steps, curve)
-        loss_array = _checked_losses(losses)
+        step_array = _check_steps(steps, curve)
+        loss_array = _check_losses(losses)
         if len(step_array) != len(loss_array):
             raise ValueError(f"steps has length {len(step_array)}, and losses {len(loss_array)}")
-        if loss_array[0] > _LARGEST_FIRST_LOSS:
+        if loss_array[0] > _MAX_FIRST_LOSS:
             problem = f"the first loss is {loss_array[0]:.4g}, as if the losses were perplexities"
             warn(f"{problem}: take the logarithm")
         # The dataclass is frozen.
@@ -182,7 +182,7 @@ class LossRun:
 
     def __repr__(self) -> str:
         curve = repr(self.curve)
-        if isinstance(self.curve, StagedCurve) and len(self.curve.stages) > _MOST_STAGES:
+        if isinstance(self.curve, StagedCurve) and len(self.curve.stages) > _MAX_STAGES:
             # Typically a curve from the learning rates of a log.
             curve = f"<StagedCurve of {len(self.curve.stages)} stages>"
         steps = f"steps={self.steps[0]}…{self.steps[-1]}"
@@ -203,7 +203,7 @@ def _as_array(name: str, values: Any, dtype_kinds: str, requirement: str) -> NDA
     return array
 
 
-def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
+def _check_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
     array = _as_array("steps", steps, "iu", "be a sequence of integers")
     if not array.size:
         raise ValueError("there are no logged losses")
@@ -229,7 +229,7 @@ def _checked_steps(steps: Any, curve: Curve) -> NDArray[np.int64]:
     return array
 
 
-def _checked_losses(losses: Any) -> NDArray[np.float64]:
+def _check_losses(losses: Any) -> NDArray[np.float64]:
     array = _as_array("losses", losses, "iuf", "be a sequence of real numbers")
     array = array.astype(np.float64)
     # A fit squares losses and divides by them.

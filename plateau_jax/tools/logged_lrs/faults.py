@@ -15,26 +15,26 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.table.exact_segments import with_stops
 from plateau_jax.tools.logged_lrs.printed import Floats, Mask, PrintedLrs, Steps, simplest_between
 
-_FEWEST_ROWS = 3
+_MIN_ROWS = 3
 """One row finds the unknown number of a fault. At least two more must confirm it."""
 
-_MOST_STEPS = 2**22
+_MAX_STEPS = 2**22
 """For longer curves and logs, faults with a formula are not tried."""
 
-_MOST_RANGES = 8
+_MAX_RANGES = 8
 _TRIED = 5
 """Numbers that are tried in each range that remains: its ends, and some between."""
 
-_LEAST_OVERLAP = 0.05
+_MIN_OVERLAP = 0.05
 
 _ROUNDED = 0.5
 """Steps by which a curve whose lengths are rounded to whole updates is away from a formula."""
 
-_MOST_CALLERS = 1024
-_MOST_SKIPPED = 32
-_MOST_SKIPPED_LATER = 4
+_MAX_CALLERS = 1024
+_MAX_SKIPPED = 32
+_MAX_SKIPPED_LATER = 4
 _UPDATES_PER_SKIP = 100
-_MOST_TIMES_LONGER = 4
+_MAX_TIMES_LONGER = 4
 
 _INSTEAD_OF = {
     "resumed": {"late", "early"},
@@ -82,10 +82,10 @@ def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float)
     is_off = ~logged.contain(expected)
     faults = _past_the_end(logged, curve, is_off)
     # Zeros such as 0.0000 may be any small numbers.
-    if not faults and logged.digits != 0 and np.count_nonzero(is_off) >= _FEWEST_ROWS:
+    if not faults and logged.digits != 0 and np.count_nonzero(is_off) >= _MIN_ROWS:
         faults += _of_peak(logged, expected, peak)
         faults += _of_clipping(logged, expected, is_off)
-        if max(curve.total_steps, logged.steps[-1]) <= _MOST_STEPS:
+        if max(curve.total_steps, logged.steps[-1]) <= _MAX_STEPS:
             lrs = lrs_at(np.arange(curve.total_steps + 1), curve, peak)
             first_off = int(np.argmax(is_off))
             faults += _of_floor(logged, expected, lrs)
@@ -109,7 +109,7 @@ _FROM_ONE = "the log counts from 1"
 _SKIPPED = "fp16 skipped updates"
 _CALLERS = "the scheduler steps {times} per update (for each process or micro-batch)"
 
-_LARGEST = {_ORDER: 1, _FROM_ONE: 1, _SKIPPED: _MOST_SKIPPED, _CALLERS: _MOST_CALLERS}
+_LARGEST = {_ORDER: 1, _FROM_ONE: 1, _SKIPPED: _MAX_SKIPPED, _CALLERS: _MAX_CALLERS}
 """The largest number that a cause can have."""
 
 _SENTENCES = {
@@ -238,7 +238,7 @@ def _formulas_of_total(
     total: int, warmup: int, plateaus: Sequence[tuple[int, int]]
 ) -> Iterator[_Formula]:
     """Yield formulas for k updates, with the same warmup or the same fraction of it."""
-    totals = range(warmup + 1, _MOST_TIMES_LONGER * total)
+    totals = range(warmup + 1, _MAX_TIMES_LONGER * total)
 
     def in_proportion(n: Steps, k: Steps) -> NDArray[Any]:
         return n * total / k
@@ -280,7 +280,7 @@ def _formulas_of_warmup(total: int, warmup: int) -> Iterator[_Formula]:
 def _of_formula(
     formula: _Formula, logged: PrintedLrs, lrs: Floats, first_off: int
 ) -> Iterator[Fault]:
-    """Find the numbers that explain all rows, in at most `_MOST_RANGES` ranges."""
+    """Find the numbers that explain all rows, in at most `_MAX_RANGES` ranges."""
     numbers = np.array(formula.numbers, np.int64)
     row: int | None = first_off
     ranges: list[tuple[int, int]] = []
@@ -288,7 +288,7 @@ def _of_formula(
         numbers = numbers[_misses(formula, logged, lrs, row, numbers) <= 0]
         # Two ranges are two answers, such as one update late and fifteen early.
         breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
-        parts = [part for part in np.split(numbers, breaks)[:_MOST_RANGES] if part.size]
+        parts = [part for part in np.split(numbers, breaks)[:_MAX_RANGES] if part.size]
         ranges = [(int(part[0]), int(part[-1])) for part in parts]
         row = _unexplained_row(formula, logged, lrs, ranges)
     for least, most in ranges:
@@ -350,10 +350,10 @@ def _of_skipped_updates(logged: PrintedLrs, lrs: Floats, first_off: int) -> Iter
         least = 0
         if counts:
             least = counts[-1]
-        most = _MOST_SKIPPED  # while the first loss scale is too large
+        most = _MAX_SKIPPED  # while the first loss scale is too large
         since = step
         if row > first_off:
-            most = counts[first_off] + _MOST_SKIPPED_LATER
+            most = counts[first_off] + _MAX_SKIPPED_LATER
             since = step - steps[first_off]
         most = min(most + since // _UPDATES_PER_SKIP, least + step - previous)
         possible = np.arange(least, most + 1)
@@ -415,7 +415,7 @@ def _of_clipping(logged: PrintedLrs, expected: Floats, is_off: Mask) -> Iterator
         return
     low, high = limits
     # Neighboring intervals meet at their ends.
-    least_width = _LEAST_OVERLAP * float((logged.high - logged.low)[is_off].min())
+    least_width = _MIN_OVERLAP * float((logged.high - logged.low)[is_off].min())
     if not 0 < low <= high - least_width < expected.max():
         return
     floor = simplest_between(low, high)

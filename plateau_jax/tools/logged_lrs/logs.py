@@ -30,7 +30,7 @@ A `MetricLog` has `applied`; where a log has both, `iter` often counts micro-bat
 Weights & Biases has `run - lr`, `run - lr__MIN` and `run - lr__MAX`.
 """
 
-_LONGEST_LIST = 1000
+_MAX_LIST_LENGTH = 1000
 """Number of characters of a list of columns in a message."""
 
 
@@ -115,7 +115,7 @@ class LogTable:
             row_place = self.log.place_of(index)
             place = f"{row_place}: {_shown(column)}"
             value = _number(cell, place)
-            checked_step = _checked_step(step, f"{row_place}: {_shown(self.step)}")
+            checked_step = _check_step(step, f"{row_place}: {_shown(self.step)}")
             text = cell.strip() if isinstance(cell, str) else None
             cells.append(Cell(checked_step, value, text, place))
         return cells
@@ -190,14 +190,14 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
 
 
 def _listed(columns: Iterable[Any]) -> str:
-    return checks.short_text(", ".join(map(checks.short_repr, columns)), _LONGEST_LIST)
+    return checks.short_text(", ".join(map(checks.short_repr, columns)), _MAX_LIST_LENGTH)
 
 
 def _shown(column: Any) -> str:
     return checks.short_text(str(column))
 
 
-def _checked_step(cell: Any, place: str) -> int:
+def _check_step(cell: Any, place: str) -> int:
     step = _number(cell, place)
     if not (step.is_integer() and 0 <= step <= checks.MAX_STEP):
         raise ValueError(

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from support.numerics.oracle import SMALLEST_NORMAL, percent_of
 
-from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
+from plateau_jax.shapes.known_shapes import SHAPES, SHAPES_ALLOWING_ZERO
 
 MAX_STEP = 2**31 - 1
 
@@ -173,5 +173,5 @@ def read_arguments(
         "min_lr_ratio": read.ratio(),
         "init_lr_ratio": read.ratio(),
         "warmup_shape": ("linear", "cosine")[flags >> 3 & 1],
-        "decay_shape": read.shape(JOINING_ZERO),
+        "decay_shape": read.shape(SHAPES_ALLOWING_ZERO),
     }

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.numerics.shapes import FORMULAS, JOINING_ZERO
+from support.numerics.shapes import FORMULAS, SHAPES_ALLOWING_ZERO
 
 
 @dataclass
@@ -55,5 +55,5 @@ def _one_of(names: Iterable[str]) -> str:
 
 
 A_SHAPE = _one_of(FORMULAS)
-A_DECAY_SHAPE = _one_of(JOINING_ZERO)
+A_DECAY_SHAPE = _one_of(SHAPES_ALLOWING_ZERO)
 A_PERCENTAGE = "a percentage from 0% to 100%"

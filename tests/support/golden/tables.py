@@ -31,7 +31,7 @@ def _stages(shape: str) -> Iterator[StagedCurve]:
     """Yield curves of one stage of this shape."""
     formula, _ = formula_and_power(shape)
     for high, low in _LEVELS:
-        if low == 0 and not formula.joins_zero:
+        if low == 0 and not formula.allows_zero:
             continue
         for length in _LENGTHS:
             for start, end in ((high, low), (low, high)):

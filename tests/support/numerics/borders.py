@@ -26,7 +26,7 @@ from support.numerics.oracle import (
 )
 
 from plateau_jax.curves.plateau_curve import WarmupShape
-from plateau_jax.shapes.known_shapes import JOINING_ZERO, SHAPES
+from plateau_jax.shapes.known_shapes import SHAPES, SHAPES_ALLOWING_ZERO
 
 PROMISED = Fraction(1, 2**30)
 """The promised error of a value before it is rounded, in units in the last place: an exact value
@@ -92,7 +92,7 @@ def _curve_with_stage(read: Words, length: int, shape: str) -> tuple[Description
     kind = read.below(8)
     before = read.magnitude(1, _BEFORE)
     decay_shape = shape
-    if shape not in JOINING_ZERO:
+    if shape not in SHAPES_ALLOWING_ZERO:
         decay_shape = "1-sqrt"
         start = start or 1e-6
         end = end or 1e-6

@@ -55,13 +55,13 @@ def are_equal(one: Any, other: Any) -> bool:
 def can_join(shape: str, start: Any, end: Any) -> bool:
     """Return True if a shape is defined between two levels."""
     formula, _ = formula_and_power(shape)
-    return formula.joins_zero or (start > 0 and end > 0)
+    return formula.allows_zero or (start > 0 and end > 0)
 
 
 def lowest_level(shape: str) -> float:
     """Return 0, or a low level for a shape that must stay above 0."""
     formula, _ = formula_and_power(shape)
-    return 0.0 if formula.joins_zero else 2.0**-62
+    return 0.0 if formula.allows_zero else 2.0**-62
 
 
 @dataclass(frozen=True)

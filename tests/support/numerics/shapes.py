@@ -20,7 +20,7 @@ class ShapeFormula:
     """From mp, the start level, the end level, x in [0, 1] and P to the exact level."""
     place: Callable[[Any, Any, Any, Any, Any], Any]
     """From mp, the start level, the end level, a level between them and P to its x."""
-    joins_zero: bool = True
+    allows_zero: bool = True
     """False if both levels must be above 0."""
     powers: tuple[str, ...] = ()
     """Sample values of P, among them both ends of its range."""
@@ -99,14 +99,14 @@ _FORMULAS = (
     ShapeFormula("linear", linear_level, linear_place),
     ShapeFormula("cosine", cosine_level, cosine_place),
     ShapeFormula("1-sqrt", root_level, root_place),
-    ShapeFormula("exponential", exponential_level, exponential_place, joins_zero=False),
+    ShapeFormula("exponential", exponential_level, exponential_place, allows_zero=False),
     ShapeFormula("1-x^P", power_level, power_place, powers=_POWERS),
     ShapeFormula("(1-x)^P", reversed_power_level, reversed_power_place, powers=_POWERS),
     ShapeFormula(
         "t^-P",
         inverse_power_level,
         inverse_power_place,
-        joins_zero=False,
+        allows_zero=False,
         powers=("0.25", "0.7", "2", "4"),
     ),
 )
@@ -114,7 +114,7 @@ _FORMULAS = (
 FORMULAS = {formula.name: formula for formula in _FORMULAS}
 """Every shape by its name, in the order in which messages list the shapes."""
 
-JOINING_ZERO = [name for name, formula in FORMULAS.items() if formula.joins_zero]
+SHAPES_ALLOWING_ZERO = [name for name, formula in FORMULAS.items() if formula.allows_zero]
 
 WITH_POWER = [name for name, formula in FORMULAS.items() if formula.powers]
 """The names that take a number in place of P."""

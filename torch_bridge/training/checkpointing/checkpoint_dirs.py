@@ -170,7 +170,7 @@ def commit(
     save_indices = [
         checkpoint.undamaged_manifest["save_index"] for checkpoint in list_complete(directory)
     ]
-    manifest = _FORMAT.write(
+    manifest = _FORMAT.build(
         step=step,
         save_index=max(save_indices, default=0) + 1,
         world_size=world_size,

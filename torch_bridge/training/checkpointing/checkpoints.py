@@ -216,7 +216,7 @@ class Checkpoints:
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 parts.check_memory(name, part)
-            return _checked_step(step), names, partial
+            return _check_step(step), names, partial
 
         def read(checkpoints: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, dict[str, Any]]:
             [saved] = checkpoints
@@ -293,7 +293,7 @@ class Checkpoints:
         def check_arguments() -> tuple[int | None, list[str]]:
             self._finish()
             parts.check_memory("model", model)
-            return _checked_step(step), [part]
+            return _check_step(step), [part]
 
         def read(checkpoints: list[SavedCheckpoint]) -> tuple[int, Any]:
             [saved] = checkpoints
@@ -485,7 +485,7 @@ class _Copied(NamedTuple):
     """The id of the save; all ranks use that of rank 0."""
 
 
-def _checked_step(step: int | None) -> int | None:
+def _check_step(step: int | None) -> int | None:
     if step is None:
         return None
     return checks.at_least("step", step, 0)

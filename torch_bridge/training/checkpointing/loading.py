@@ -25,7 +25,7 @@ from torch_bridge.training.distributed.dtensors import empty_dtensor, mesh_of
 from torch_bridge.training.distributed.plain_names import plain_state, renamed_state
 from torch_bridge.training.random_states import RANDOM_STATES_FORMAT, RandomStates
 from torch_bridge.training.train_step.step import TrainStep
-from torch_bridge.training.train_step.step_state import PER_RANK_ENTRIES, TRAIN_STEP
+from torch_bridge.training.train_step.step_state import PER_RANK_ENTRIES, TRAIN_STEP_FORMAT
 
 Value = TypeVar("Value")
 
@@ -116,8 +116,8 @@ def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapp
     if not isinstance(structure, dict):
         raise ValueError(f"{part} is neither a TrainStep nor a module")
     structure = cast("dict[str, Any]", structure)
-    if TRAIN_STEP.is_of(structure):
-        TRAIN_STEP.check_version(part, structure)
+    if TRAIN_STEP_FORMAT.is_of(structure):
+        TRAIN_STEP_FORMAT.check_version(part, structure)
         structure = structure["model"]
 
     current = plain_state(model)

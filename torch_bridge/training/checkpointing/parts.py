@@ -7,8 +7,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
-from plateau_jax.runs.curve_scheduler import CURVE_SCHEDULER
-from torch_bridge.schedulers.scheduler_state import FOLLOWER, SCHEDULER
+from plateau_jax.runs.curve_scheduler import CURVE_SCHEDULER_FORMAT
+from torch_bridge.schedulers.scheduler_state import FOLLOWER_FORMAT, SCHEDULER_FORMAT
 from torch_bridge.training.checkpointing import file_format
 from torch_bridge.training.checkpointing.states import SplitState, map_leaves, split_state
 from torch_bridge.training.distributed import processes
@@ -16,7 +16,7 @@ from torch_bridge.training.distributed.dtensors import host_copier
 from torch_bridge.training.distributed.plain_names import load_plain_state, plain_state
 from torch_bridge.training.train_step.optimizer_states import load_optimizer
 from torch_bridge.training.train_step.step import TrainStep
-from torch_bridge.training.train_step.step_state import TRAIN_STEP
+from torch_bridge.training.train_step.step_state import TRAIN_STEP_FORMAT
 
 
 @runtime_checkable
@@ -32,7 +32,10 @@ RANDOM_STATES_PART = "random-states"
 
 _RESERVED_NAMES = (file_format.RESERVED_NAME, "verify", "partial")  # two are arguments of `load`
 
-_SCHEDULES = [item.kind for item in (SCHEDULER, FOLLOWER, TRAIN_STEP, CURVE_SCHEDULER)]
+_SCHEDULES = [
+    item.kind
+    for item in (SCHEDULER_FORMAT, FOLLOWER_FORMAT, TRAIN_STEP_FORMAT, CURVE_SCHEDULER_FORMAT)
+]
 """The kinds of the states of schedules."""
 
 _SAME_ON_ALL_RANKS = (
@@ -130,7 +133,7 @@ def parameter_orders(states: Mapping[str, SplitState]) -> dict[str, str]:
         if all(stored.placements is None for stored in state.stored):
             continue
         match state.structure:
-            case {"kind": TRAIN_STEP.kind, "parameters": names}:
+            case {"kind": TRAIN_STEP_FORMAT.kind, "parameters": names}:
                 orders[part] = repr(names)
             case {"param_groups": [*groups]}:  # of an optimizer
                 orders[part] = repr([group.get("param_names") for group in groups])

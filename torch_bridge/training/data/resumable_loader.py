@@ -201,7 +201,7 @@ class ResumableLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the arguments that decide the order, and the position after the last batch."""
         epoch, batch = self._position
-        return _FORMAT.write(
+        return _FORMAT.build(
             arguments=dict(self.batch_sampler.arguments),
             epoch=epoch,
             batch=batch,

@@ -122,7 +122,7 @@ class DeviceClock:
         self.start = counters
         """The counters from which the clock continued last."""
         if self._hold is not None:
-            self._hold.write_states(position.rules)
+            self._hold.write_states(position.rule_states)
         self._counters.copy_(torch.tensor(counters, device="cpu"))
         self.set_peaks(peaks)
         # The groups of fused optimizers show these.
@@ -266,7 +266,7 @@ class Hold:
         self._rules = clock.rules
         flat_starts = sorted(clock.flat_starts)
         self._flat_starts = torch.tensor(flat_starts, dtype=torch.int64, device=device)
-        self._initial = start_position(clock).rules
+        self._initial = start_position(clock).rule_states
         self._num_integers = [
             sum(value.dtype == np.int32 for value in state) for state in self._initial
         ]

@@ -13,7 +13,7 @@ from plateau_jax.table.evaluation import (
     Table,
     evaluate as evaluate_table,
     find_rows,
-    join_words,
+    join_limbs,
 )
 
 
@@ -140,7 +140,7 @@ def _to_int64(value: Tensor) -> Tensor:
 
 _LOW_BITS = (1 << 10) - 1
 _STICKY_BIT = 1 << 9
-_MOST_EXPONENT = 126
+_MAX_EXPONENT = 126
 """2⁻¹²⁶ is the smallest power of two that float32 can hold with all digits."""
 
 
@@ -158,10 +158,10 @@ def to_float32(value: Tensor, exponent: Tensor, piece: Tensor) -> Tensor:
     # Two products with powers of two, both exact. The selection between them keeps compilers from
     # multiplying the two powers first, which would underflow. The powers are those of all pieces,
     # because an earlier torch has no vmap of a view as a different dtype.
-    is_low = exponent > _MOST_EXPONENT
+    is_low = exponent > _MAX_EXPONENT
     scale = _power_of_two(torch.where(is_low, 62 - exponent, -exponent))
-    least = _power_of_two(exponent - _MOST_EXPONENT)
-    reduced = torch.where(_take(exponent, piece) > _MOST_EXPONENT, rounded * 2.0**-62, rounded)
+    least = _power_of_two(exponent - _MAX_EXPONENT)
+    reduced = torch.where(_take(exponent, piece) > _MAX_EXPONENT, rounded * 2.0**-62, rounded)
     # Compared before the product, which would round to a subnormal number.
     return torch.where(rounded < _take(least, piece), 0.0, reduced * _take(scale, piece))
 
@@ -174,7 +174,7 @@ def _power_of_two(exponent: Tensor) -> Tensor:
 _TORCH = Operations(
     search=partial(find_rows, _take, torch.where),
     take=_take,
-    coefficients=partial(join_words, _take, _to_int64),
+    coefficients=partial(join_limbs, _take, _to_int64),
     int64=_to_int64,
     to_float32=to_float32,
 )

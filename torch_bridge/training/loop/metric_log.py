@@ -26,7 +26,7 @@ _FORMAT = Format("metric_log", _LogState)
 _COUNTER_NAMES = "applied", "skipped", "curve_step", "consumed"
 
 # fp16 skips some updates until its loss scale fits.
-_FEWEST_SKIPPED = 10
+_MIN_SKIPPED = 10
 """The fewest skipped updates in a row that bring a warning."""
 
 
@@ -151,7 +151,7 @@ class MetricLog:
 
     def _warn_of_skipped_updates(self) -> None:
         """Warn, once, if many updates in a row, up to the newest, were all skipped."""
-        if self._has_warned or self._skipped_in_a_row < max(self.every, _FEWEST_SKIPPED):
+        if self._has_warned or self._skipped_in_a_row < max(self.every, _MIN_SKIPPED):
             return
         self._has_warned = True
         newest = self.rows[-1]
@@ -166,7 +166,7 @@ class MetricLog:
         """Return all rows, including those of kept results. Synchronizes as `flush` does."""
         self._make_rows()
         rows = [dict(row) for row in self.rows]
-        return _FORMAT.write(rows=rows, since_flush=self._since_flush)
+        return _FORMAT.build(rows=rows, since_flush=self._since_flush)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue with the rows of a state. Drops the rows and kept results of this log.

@@ -137,11 +137,11 @@ class LossCall(Generic[_Loss]):
             with self.precision.autocast:
                 value = self._loss_fn(*arguments)
         if self.carry is not None:
-            value, carry = _checked_pair(value, "with a carry it must return (loss, carry)")
+            value, carry = _check_pair(value, "with a carry it must return (loss, carry)")
             leaves = self.carry.detached(carry)
         aux = None
         if self.has_aux:
-            value, aux = _checked_pair(value, "with has_aux=True it must return (loss, aux)")
+            value, aux = _check_pair(value, "with has_aux=True it must return (loss, aux)")
             aux = _detach_aux(aux)
         return self._parse(value), leaves, aux
 
@@ -156,7 +156,7 @@ def _detach_aux(aux: Any) -> Any:
     return pytree.tree_map(Tensor.detach, aux)
 
 
-def _checked_pair(value: Any, requirement: str) -> Sequence[Any]:
+def _check_pair(value: Any, requirement: str) -> Sequence[Any]:
     if not is_pair(value):
         raise TypeError(f"loss_fn returned {describe(value)}; {requirement}")
     return value

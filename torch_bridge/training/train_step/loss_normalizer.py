@@ -192,7 +192,7 @@ class LossNormalizer:
         self._parallelism.all_reduce(sums)
         total_over_ranks, weight_over_ranks, squares, num_pairs = sums[:4]
         if consumed is not None:
-            consumed.copy_(join_words(sums[4:]))
+            consumed.copy_(join_count(sums[4:]))
         # If some ranks have means and others pairs, the update has no loss: NaN makes all ranks
         # skip it.
         is_same_form = num_pairs % self._size == 0
@@ -244,7 +244,7 @@ def split_count(count: Tensor) -> Tensor:
     return torch.stack([count >> _WORD_BITS, count & _WORD]).double()
 
 
-def join_words(sums: Tensor) -> Tensor:
+def join_count(sums: Tensor) -> Tensor:
     """Return the sum of counts, from the sums of their high and their low words."""
     high, low = sums.long().unbind()
     # A larger high word would overflow in the shift.

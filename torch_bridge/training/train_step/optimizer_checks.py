@@ -13,7 +13,12 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.several_curves import as_curves
 from torch_bridge.advice.value_advice import warn_of_scales
 from torch_bridge.groups.curves_and_peaks import curves_of
-from torch_bridge.groups.optimizers import all_parameters, groups_of, has_two_steps, inner_optimizer
+from torch_bridge.groups.optimizers import (
+    all_parameters,
+    groups_of,
+    inner_optimizer,
+    needs_two_backward_passes,
+)
 from torch_bridge.groups.options import LEARNING_RATE
 
 _TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
@@ -150,7 +155,7 @@ def check_no_scheduler(optimizers: Iterable[Any]) -> None:
 
 def _check_closure(optimizer: Optimizer) -> None:
     """Reject an optimizer whose update needs a closure, or two backward passes."""
-    if has_two_steps(optimizer):
+    if needs_two_backward_passes(optimizer):
         raise TypeError(
             f"{type(optimizer).__name__} updates in first_step() and second_step(), with a second "
             "backward pass in between, which a TrainStep cannot give; use a different optimizer, "

@@ -95,7 +95,7 @@ class TrainStepState(TypedDict):
     `"cuda"`."""
 
 
-TRAIN_STEP = Format(
+TRAIN_STEP_FORMAT = Format(
     "train_step",
     TrainStepState,
     advice={
@@ -109,7 +109,7 @@ TRAIN_STEP = Format(
 
 _OWNER = StateOwner(
     override="pass strict=False to load_state_dict, or to TrainStep if Checkpoints loads",
-    change_peak="train_step.set_peak",
+    peak_setter="train_step.set_peak",
     counter="applied",
 )
 
@@ -160,7 +160,7 @@ class StepState:
         groups = [group["params"] for group in all_groups(self._optimizers)]
         carry = None if self._carry is None else self._carry.buffers
         scale = self._precision.scale
-        state = TRAIN_STEP.write(
+        state = TRAIN_STEP_FORMAT.build(
             model=plain_state(self._module),
             optimizer=_one_or_list(states),
             optimizer_type=_one_or_list(types),
@@ -184,7 +184,7 @@ class StepState:
             ValueError: See `TrainStep.load_state_dict`.
         """
         with reading_state_of("a TrainStep", state_dict):
-            saved = TRAIN_STEP.read("state_dict", state_dict)
+            saved = TRAIN_STEP_FORMAT.read("state_dict", state_dict)
             _check_saved_state(self.read(), saved, self._device)
             peaks, position, warnings = self._read_run(cast("Any", saved), strict=strict)
             optimizer_states = _as_list(saved["optimizer"], self._optimizers)
