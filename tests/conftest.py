@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 # Read when torch starts: its models here are so small that a second thread is waited for, not used.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -34,14 +34,16 @@ os.environ["XLA_FLAGS"] = f"{xla_flags} --xla_force_host_platform_device_count=4
 
 # The same command draws the same examples, and there is no deadline: compiling takes as long as it
 # takes. Hypothesis also draws constants of imported modules, so one file alone may see others than
-# in a run of all. Of several failures of a property one is shrunk, since shrinking a large curve
-# takes a minute.
+# in a run of all. A failure is not shrunk, since shrinking a large curve takes minutes.
 settings.register_profile(
-    "all", deadline=None, derandomize=True, database=None, report_multiple_bugs=False
+    "all", deadline=None, derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
 )
 settings.register_profile("fast", settings.get_profile("all"), max_examples=25)
-# New examples in every run: `--hypothesis-profile explore`.
+# New examples in every run, and failures shrunk: `--hypothesis-profile explore`.
 settings.register_profile("explore", deadline=None, derandomize=False, print_blob=True)
+
+# So that a failed assertion there shows its values.
+pytest.register_assert_rewrite("support")
 
 _GROUPS = pytest.StashKey[dict[int, Any]]()
 _ALL_SLOW = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)

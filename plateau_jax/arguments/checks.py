@@ -264,12 +264,10 @@ def pairs(name: str, value: Any, meaning: str) -> Iterator[tuple[Path, Any, Any]
         raise TypeError(must(name, value, f"be a sequence of pairs {meaning}"))
     for index, pair in enumerate(value):
         path = name, index
-        items = cast("Any", pair if is_ordered(pair) else ())
-        try:
-            first, second = items
-        except ValueError:
-            raise TypeError(must(path, pair, f"be a pair {meaning}")) from None
-        yield path, first, second
+        items = tuple(pair) if is_ordered(pair) else ()
+        if len(items) != 2:
+            raise TypeError(must(path, pair, f"be a pair {meaning}"))
+        yield path, *items
 
 
 def is_ordered(value: Any) -> bool:

@@ -37,13 +37,12 @@ def warn(message: str, category: type[Warning] = CurveWarning) -> None:
     if _is_suppressed.get():
         return
     frame = sys._getframe(1)
+    level = 2
     # Python 3.11 has no `skip_file_prefixes`.
-    while frame.f_back is not None and _module_of(frame).partition(".")[0] in _SKIPPED_PACKAGES:
+    while frame.f_back is not None and _package_of(frame) in _SKIPPED_PACKAGES:
         frame = frame.f_back
-    # In this registry Python notes which warnings were shown.
-    registry = frame.f_globals.setdefault("__warningregistry__", {})
-    place = frame.f_code.co_filename, frame.f_lineno, _module_of(frame)
-    warnings.warn_explicit(message, category, *place, registry)
+        level += 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 def warn_of_small_end(min_lr_ratio: float) -> None:
@@ -57,8 +56,8 @@ def warn_of_small_end(min_lr_ratio: float) -> None:
         warn(Message("min_lr_ratio", f"{problem}. {advice}"))
 
 
-def _module_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__"))
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 @contextmanager

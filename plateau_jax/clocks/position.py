@@ -168,20 +168,15 @@ def dump_position(clock: CheckedClock, position: Position) -> dict[str, Any]:
 
 
 def read_position(
-    state: Mapping[str, Any],
-    counter: str,
-    least_updates: int,
-    unit: int | None,
-    rules: Sequence[AnyHoldRule],
+    state: Mapping[str, Any], counter: str, least_updates: int, unit: int | None
 ) -> Position:
-    """Read the position in a state.
+    """Read the position in a state, without the states of its rules.
 
     Args:
         state: Has the entries of `dump_position`.
         counter: The entry with the number of updates.
         least_updates: The least possible number.
         unit: The unit of the clock that the state was saved with.
-        rules: The hold rules of that clock.
 
     Raises:
         ValueError: A number is impossible, or a different version saved the state.
@@ -197,11 +192,16 @@ def read_position(
     else:
         consumed = checks.in_range("consumed", state["consumed"], 0, MAX_CONSUMED)
         step, rest = divmod(consumed, checks.at_least("unit", unit, 1))
-    saved = cast("list[Any]", state["hold"])
-    if not isinstance(saved, list) or len(saved) != len(rules):
+    return Position(updates, step, rest)
+
+
+def read_rule_states(saved: Any, rules: Sequence[AnyHoldRule]) -> tuple[Any, ...]:
+    """Read the entry `hold` of a state: the state of each rule."""
+    states = cast("list[Any]", saved)
+    if not isinstance(saved, list) or len(states) != len(rules):
         must_be = f"must be a list with the state of each of {len(rules)} hold rules"
         raise ValueError(f"state_dict has hold = {checks.short_repr(saved)}, which {must_be}")
-    return Position(updates, step, rest, tuple(map(_read_rule_state, saved, rules)))
+    return tuple(map(_read_rule_state, states, rules))
 
 
 def _read_rule_state(saved: Any, rule: AnyHoldRule) -> Any:

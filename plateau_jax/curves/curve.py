@@ -20,6 +20,8 @@ from plateau_jax.table.segments import Segment, list_segments
 Step = int | np.integer[Any]
 Steps = NDArray[Any] | Sequence[Any]
 
+_MAX_DEPTH = 64
+
 
 class Curve:
     """A learning-rate curve. Called with a step, it returns a multiplier in [0, 1].
@@ -49,7 +51,7 @@ class Curve:
     _exact_segments: tuple[ExactSegment, ...]
     """The segments in exact numbers, none empty; the last is the end."""
 
-    _depth = 0  # nesting depth of a derived curve
+    _depth: int  # of nested derived curves
 
     _kind: ClassVar[str]  # in `to_dict`
 
@@ -57,11 +59,22 @@ class Curve:
         cls._kind = kind
         serialization.CURVE_CLASSES[kind] = cls
 
-    def _derive(self, segments: Iterable[ExactSegment], unit: int | None = None) -> None:
+    def _derive(
+        self,
+        segments: Iterable[ExactSegment],
+        unit: int | None = None,
+        parents: Sequence["Curve"] = (),
+    ) -> None:
         """Set what follows from the arguments, which the constructor has checked and set."""
+        depth = max((1 + parent._depth for parent in parents), default=0)
+        # Python's recursion limit would let a deeper curve be saved, but not be loaded.
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"derived curves are nested {depth} deep; at most {_MAX_DEPTH} may be")
         exact = tuple(exact_segments.drop_empty([*segments]))
         # Without `vars`, a frozen dataclass allows no assignment.
-        vars(self).update(_exact_segments=exact, total_steps=exact[-1].begin, unit=unit)
+        vars(self).update(
+            _exact_segments=exact, total_steps=exact[-1].begin, unit=unit, _depth=depth
+        )
 
     @cached_property
     def table(self) -> Table:

@@ -12,8 +12,6 @@ from plateau_jax.saved_states.storable import storable
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
 
-_MAX_DEPTH = 64
-
 
 @storable
 @final
@@ -48,11 +46,11 @@ class Cooldown(Curve, kind="cooldown"):
             raise ValueError(checks.must("to", to, too_high))
         known_shapes.check_defined("shape", shape, "cooldown", start, end)
 
-        depth = depth_above(curve)
-        vars(self).update(curve=curve, at=at, steps=steps, to=to, shape=shape, _depth=depth)
+        vars(self).update(curve=curve, at=at, steps=steps, to=to, shape=shape)
         cooldown = ExactSegment("cooldown", at, steps, start, end, shape)
-        segments = [*_segments_until(curve, at), cooldown, flat_segment("end", at + steps, 0, end)]
-        self._derive(segments, curve.unit)
+        before = cut_segments(curve._exact_segments, 0, at)
+        segments = [*before, cooldown, flat_segment("end", at + steps, 0, end)]
+        self._derive(segments, curve.unit, [curve])
         if start == 0:
             advice = "Begin the cooldown at a step at which the curve is above 0"
             warn(Message("at", f" = {at}: the learning rate is 0 there already. {advice}"))
@@ -60,14 +58,6 @@ class Cooldown(Curve, kind="cooldown"):
     def __repr__(self) -> str:
         arguments = f"{self.at}, {self.steps}, to={self.to!r}, shape={self.shape!r}"
         return f"{self.curve!r}.cooldown({arguments})"
-
-
-def _segments_until(curve: Curve, step: int) -> list[ExactSegment]:
-    """Return the segments of a curve that begin before a step."""
-    # A segment that is cut off keeps its length, so its values keep their bits.
-    *moving, end = curve._exact_segments
-    segments = [*moving, end._replace(name="plateau")]
-    return [segment for segment in segments if segment.begin < step]
 
 
 @storable
@@ -92,14 +82,13 @@ class Then(Curve, kind="then"):
             total = f"{first} + {other.total_steps}"
             raise ValueError(f"total_steps = {total} must be at most {MAX_STEP}")
 
-        depth = depth_above(curve, other)
-        vars(self).update(curve=curve, other=other, scale=scale, _depth=depth)
+        vars(self).update(curve=curve, other=other, scale=scale)
         factor = as_level(scale)
         segments = [
             *curve._exact_segments[:-1],
             *(segment.shifted(first, factor) for segment in other._exact_segments),
         ]
-        self._derive(segments, _common_unit(curve, other))
+        self._derive(segments, _common_unit(curve, other), [curve, other])
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
@@ -123,24 +112,15 @@ class Part(Curve, kind="part"):
             stop = checks.count("stop", self.stop, 1, total)
         start = checks.count("start", self.start, 0, stop - 1)
 
-        vars(self).update(curve=curve, start=start, stop=stop, _depth=depth_above(curve))
+        vars(self).update(curve=curve, start=start, stop=stop)
         cut = cut_segments(curve._exact_segments, start, stop)
         segments = [segment._replace(begin=segment.begin - start) for segment in cut]
         level = segment_at(curve._exact_segments, stop).at(stop)
         segments.append(flat_segment("end", stop - start, 0, level))
-        self._derive(segments, curve.unit)
+        self._derive(segments, curve.unit, [curve])
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.part({self.start}, {self.stop})"
-
-
-def depth_above(*curves: Curve) -> int:
-    """Return the depth of a curve that is derived from these curves."""
-    depth = 1 + max(curve._depth for curve in curves)
-    # Python's recursion limit would let a deeper curve be saved, but not be loaded.
-    if depth > _MAX_DEPTH:
-        raise ValueError(f"derived curves are nested {depth} deep; at most {_MAX_DEPTH} may be")
-    return depth
 
 
 def _common_unit(curve: Curve, other: Curve) -> int | None:

@@ -9,7 +9,6 @@ from typing import Any, final
 
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve, as_curve
-from plateau_jax.curves.derived_curves import depth_above
 from plateau_jax.numerics import Level, as_level, nearest_power
 from plateau_jax.saved_states.storable import storable
 from plateau_jax.table.exact_segments import (
@@ -62,11 +61,8 @@ class ScaledCurve(Curve, kind="scaled"):
         if max(factors) > 1:
             _check_levels(segments, reference)
 
-        depth = depth_above(curve)
-        vars(self).update(
-            curve=curve, pairs=pairs, reference=reference, exponent=exponent, _depth=depth
-        )
-        self._derive(segments, unit)
+        vars(self).update(curve=curve, pairs=pairs, reference=reference, exponent=exponent)
+        self._derive(segments, unit, [curve])
 
     def __repr__(self) -> str:
         options = f"reference={self.reference}, exponent={self.exponent!r}"

@@ -275,9 +275,9 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
         if isinstance(step, np.floating) and step.is_integer():
             # An array has one dtype: next to levels, steps are floats.
             step = int(cast("Any", step))
-        if not checked and count(path_of_step, step, 0) > 0:
-            raise ValueError(must(path_of_step, step, "be 0, the first step of the curve"))
         step = count(path_of_step, step, previous, MAX_STEP)
+        if not checked and step > 0:
+            raise ValueError(must(path_of_step, step, "be 0, the first step of the curve"))
         checked.append((step, ratio((*path, "level"), level)))
         previous = step
 

@@ -217,9 +217,8 @@ def check_peak(value: Any) -> Any:
 def _check_precision(peak: Any) -> None:
     """Raise a TypeError if the dtype is complex, or a float of less precision than float32."""
     dtype = peak.dtype
-    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
     is_float = jnp.issubdtype(dtype, jnp.floating)
-    if is_complex or (is_float and jnp.finfo(dtype).nmant < jnp.finfo(jnp.float32).nmant):
+    if is_float and jnp.finfo(dtype).nmant < jnp.finfo(jnp.float32).nmant:
         # optax injects hyperparameters in the dtype of the parameters unless told otherwise.
         requirement = (
             f"be a real scalar of at least the precision of float32, not {dtype}. If "

@@ -67,8 +67,17 @@ def compare_runs(
     Raises:
         ValueError: The run cannot continue, and `strict` is True.
     """
+    if len(saved) != len(now):
+        problem = f"the number of groups was {len(saved)}, and is {len(now)} now"
+        continues = f"The run continues at step {step}"
+        differences = [_Difference("number of groups", problem, continues)]
+    else:
+        differences = [_clock_difference(saved, now, step)]
+        if step > 0 or is_step_used or owner.keeps_saved_peak:  # else no update used the saved peak
+            differences.append(_peak_difference(saved, now, owner))
+        differences.append(_curve_difference(saved, now, step, is_step_used=is_step_used))
     warnings: list[str] = []
-    for item in _differences(saved, now, step, owner, is_step_used=is_step_used):
+    for item in filter(None, differences):
         if strict and not item.is_warning:
             remedies = f"resume with the old {item.aspect}, or {owner.override}"
             if item.remedy:
@@ -81,29 +90,12 @@ def compare_runs(
     return warnings
 
 
-def _differences(
-    saved: Sequence[Record],
-    now: Sequence[Record],
-    step: int,
-    owner: StateOwner,
-    *,
-    is_step_used: bool,
-) -> Iterator[_Difference]:
-    if len(saved) != len(now):
-        problem = f"the number of groups was {len(saved)}, and is {len(now)} now"
-        yield _Difference("number of groups", problem, f"The run continues at step {step}")
-        return
-    yield from _compare_clocks(saved, now, step)
-    yield from _compare_peaks(saved, now, owner)
-    yield from _compare_curves(saved, now, step, is_step_used=is_step_used)
+# The first difference of each kind; None if there is none.
 
 
-# The first difference of each kind, if there is one.
-
-
-def _compare_clocks(
+def _clock_difference(
     saved: Sequence[Record], now: Sequence[Record], step: int
-) -> Iterator[_Difference]:
+) -> _Difference | None:
     for before, record in zip(saved, now, strict=True):
         # Compared as plain values: a library that stores [0.3, 5] as floats returns 5.0.
         if clocks_differ(before.clock, record.clock):
@@ -111,8 +103,8 @@ def _compare_clocks(
             # Empty if a damaged clock has an additional argument whose value is None.
             shown = "; ".join(arguments) or _show_change(("clock",), before.clock, record.clock)
             continues = f"The run continues at step {step} of the curve, with a fresh clock"
-            yield _Difference("clock", f"it was saved with {shown}", continues)
-            return
+            return _Difference("clock", f"it was saved with {shown}", continues)
+    return None
 
 
 def clocks_differ(saved: Any, clock: Any) -> bool:
@@ -126,9 +118,9 @@ def _without_count(clock: Any) -> Any:
     return clock
 
 
-def _compare_peaks(
+def _peak_difference(
     saved: Sequence[Record], now: Sequence[Record], owner: StateOwner
-) -> Iterator[_Difference]:
+) -> _Difference | None:
     saved_peaks = [record.peak_value for record in saved]
     peaks = [record.peak_value for record in now]
     for index, (before, peak) in enumerate(zip(saved_peaks, peaks, strict=True)):
@@ -143,8 +135,8 @@ def _compare_peaks(
                     "after the load"
                 )
             problem = f"{group} was saved with {before}, now {peak}"
-            yield _Difference(owner.peak, problem, continues, is_warning=owner.keeps_saved_peak)
-            return
+            return _Difference(owner.peak, problem, continues, is_warning=owner.keeps_saved_peak)
+    return None
 
 
 def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
@@ -154,9 +146,9 @@ def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
     return values
 
 
-def _compare_curves(
+def _curve_difference(
     saved: Sequence[Record], now: Sequence[Record], step: int, *, is_step_used: bool
-) -> Iterator[_Difference]:
+) -> _Difference | None:
     for index, (before, record) in enumerate(zip(saved, now, strict=True)):
         saved_curve, curve = before.curve, record.curve
         if saved_curve is None or saved_curve == curve:
@@ -175,8 +167,8 @@ def _compare_curves(
         if curve.total_steps > saved_curve.total_steps:
             remedy = _TRAIN_LONGER
         continues = f"The run continues at step {step} of this curve"
-        yield _Difference("curve", problem, continues, remedy)
-        return
+        return _Difference("curve", problem, continues, remedy)
+    return None
 
 
 def _value_changes(saved: Curve, current: Curve, step: int) -> bool:

@@ -6,7 +6,12 @@ from typing import Any, NamedTuple, cast
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import CheckedClock, check_consumed
-from plateau_jax.clocks.position import Position, read_position, start_position
+from plateau_jax.clocks.position import (
+    Position,
+    read_position,
+    read_rule_states,
+    start_position,
+)
 from plateau_jax.runs.comparison import StateOwner, clocks_differ, compare_runs
 from plateau_jax.runs.record import Record, read_records, shortest_decimal
 
@@ -67,14 +72,7 @@ def resume(
         unit = cast("dict[str, Any]", saved_clock)["unit"]
     has_rules = isinstance(saved_clock, list)
     is_same = not clocks_differ(saved_clock, clock.to_plain())
-    saved_position = {**state}
-    rules = clock.rules
-    if not is_same:  # the states of other rules are dropped, unread
-        saved_position["hold"] = []
-        rules = ()
-    position = read_position(saved_position, owner.counter, owner.least_updates, unit, rules)
-    if position.updates <= 0 and not owner.keeps_saved_peak:  # no update has used the saved peak
-        now = [record._replace(peak_value=None) for record in now]
+    position = read_position(state, owner.counter, owner.least_updates, unit)
     warnings = compare_runs(
         records,
         now,
@@ -88,7 +86,9 @@ def resume(
             f"{owner.subject} was saved by a scheduler without a curve: this curve continues at "
             f"step {position.step}, and nothing shows whether the run has followed it so far"
         )
-    if not is_same:
+    if is_same:
+        position = position._replace(rule_states=read_rule_states(state["hold"], clock.rules))
+    else:  # the states of other rules are dropped, unread
         position = start_position(clock, position.updates, position.step)
         check_consumed(position.consumed(clock))
     peaks = [float(checks.peak("peak_value", record.peak_value)) for record in records]
@@ -183,8 +183,6 @@ def compare_records(
         ValueError: It cannot resume.
     """
     is_step_used = may_share_steps([*saved, *now])
-    if step == 0 and not is_step_used:  # no update has used the saved peak
-        now = [record._replace(peak_value=None) for record in now]
     return compare_runs(saved, now, step, owner, is_step_used=is_step_used, strict=strict)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
 from fractions import Fraction
-from functools import cache
 from typing import Any
 
 from plateau_jax.arguments.checks import Message, Path, must
@@ -78,7 +77,6 @@ _MAX_CHARACTERS = 24
 """The longest P: as long as any float prints, and short enough for exact arithmetic."""
 
 
-@cache
 def parse_shape(shape: str) -> Shape:
     """Return the shape with a name from `canonical_shape`."""
     if shape in SHAPES:

@@ -38,7 +38,7 @@ class ExactSegment(NamedTuple):
 
     def at(self, step: int) -> Level:
         """Return the exact level at a step of the segment, or at its end."""
-        if self.is_flat or self.shape is None:
+        if self.shape is None:
             return self.start
         elapsed = self.skipped + step - self.begin
         return level_between(self.shape, self.start, self.end, elapsed, self.length)
@@ -90,10 +90,14 @@ def first_and_last_steps(
 
 
 def cut_segments(segments: Sequence[ExactSegment], begin: int, stop: int) -> Iterator[ExactSegment]:
-    """Yield each segment but the last that has one of the steps begin … stop - 1, cut to these."""
-    for segment, following in pairwise(segments):
+    """Yield each segment that has one of the steps begin … stop - 1, cut to these.
+
+    A segment that is cut keeps its length, so its values keep their bits.
+    """
+    *moving, end = segments
+    for segment, after in with_stops([*moving, end._replace(name="plateau")]):
         first = max(segment.begin, begin)
-        if first < min(following.begin, stop):
+        if first < stop and (after is None or first < after):
             yield segment.from_step(first)
 
 

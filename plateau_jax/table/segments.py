@@ -1,10 +1,11 @@
 """The segments of a curve as data: `Curve.segments`."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from plateau_jax.numerics import nearest_float32, rounded
-from plateau_jax.table.exact_segments import ExactSegment, with_stops
+from plateau_jax.table.exact_segments import ExactSegment
 
 
 class Segment(NamedTuple):
@@ -37,21 +38,19 @@ def list_segments(
         exact_segments: The segments in exact numbers.
         values_at: The curve as a function from an array of steps to an array of multipliers.
     """
-    described = list(with_stops(exact_segments))
-    begins = [segment.begin for segment, _ in described]
-    starts: list[float] = values_at(begins).tolist()
+    starts: list[float] = values_at([segment.begin for segment in exact_segments]).tolist()
     segments: list[Segment] = []
-    for index, (exact_segment, after) in enumerate(described):
-        kind = exact_segment.name
-        if exact_segment.shape is not None:
-            kind = f"{exact_segment.shape} {kind}"
-        if after is None:
-            segments.append(Segment(exact_segment.begin, None, kind, starts[index], starts[index]))
-            continue
-        level = exact_segment.at(after)
-        following, _ = described[index + 1]
-        end = starts[index + 1]
+    neighbors = zip(pairwise(exact_segments), pairwise(starts), strict=True)
+    for (segment, following), (start, end) in neighbors:
+        after = following.begin
+        level = segment.at(after)
         if rounded(level) != rounded(following.at(after)):  # the curve jumps
             end = nearest_float32(level)
-        segments.append(Segment(exact_segment.begin, after - 1, kind, starts[index], end))
+        segments.append(Segment(segment.begin, after - 1, _kind_of(segment), start, end))
+    last = exact_segments[-1]
+    segments.append(Segment(last.begin, None, _kind_of(last), starts[-1], starts[-1]))
     return tuple(segments)
+
+
+def _kind_of(segment: ExactSegment) -> str:
+    return segment.name if segment.shape is None else f"{segment.shape} {segment.name}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from plateau_jax.arguments.checks import plural
 from plateau_jax.curves.curve import Curve
 
 _FAR_PAST = 10
@@ -96,9 +97,7 @@ def start_message(seen: str, advice: str) -> str:
 
 def describe_updates(updates: int) -> str:
     """Return how many updates an optimizer has made, for `start_message`."""
-    if updates == 1:
-        return "the optimizer has made 1 update"
-    return f"the optimizer has made {updates} updates"
+    return f"the optimizer has made {plural(updates, 'update')}"
 
 
 def _ends_at_its_highest_level(curve: Curve) -> bool:

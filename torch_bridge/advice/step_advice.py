@@ -38,11 +38,11 @@ from torch_bridge.advice.position_warnings import (
 )
 from torch_bridge.groups.optimizers import updates_made
 
-_OFTEN = 57
+_TOO_MANY_CHECK = 57
 """Before this update, a check for too many steps."""
-_RARE = 168
+_TOO_FEW_CHECK = 168
 """Before this update, a check for too few steps."""
-_END = 32
+_PAST_END_INTERVAL = 32
 """Every 32 updates, a check for a run past the end of its curve."""
 
 
@@ -81,28 +81,26 @@ class StepAdvice:
         """Note that the optimizer loaded values that the scheduler did not write."""
         self._was_loaded = self._began.updates <= 0
 
-    def count_update(self) -> bool:
-        """Count an update before it is made; return True if a warning may be due."""
-        updates = self._updates
-        self._updates = updates + 1
-        return updates in (0, 1, _OFTEN, _RARE) or updates % _END == 0
-
-    def warn_if_due(
+    def before_update(
         self, scheduler: Any, values: GroupValues, is_in_charge: Callable[[], bool]
     ) -> None:
-        """Give the warning that is due before the update that was counted.
+        """Count an update, and give the warning that is due before it.
 
         Args:
             scheduler: A `lambda_lr` or a `follow`.
             values: Its curves and bases as of its last step, without later changes by the program.
             is_in_charge: Returns True if no other scheduler has written the groups since.
         """
+        updates = self._updates
+        self._updates += 1
+        checks_end = updates > 0 and updates % _PAST_END_INTERVAL == 0
+        if not checks_end and updates not in (0, 1, _TOO_MANY_CHECK, _TOO_FEW_CHECK):
+            return
         if _is_capturing():
             return
-        updates = self._updates - 1
         message = self._message(scheduler, values, updates)
         if message and is_in_charge():
-            self._has_warned_of_end |= updates > 0 and updates % _END == 0
+            self._has_warned_of_end |= checks_end
             warn(message)
 
     def _message(self, scheduler: Any, values: GroupValues, updates: int) -> str:
@@ -115,53 +113,63 @@ class StepAdvice:
             return _load_message(scheduler, values.bases)
         if updates <= 1 or not any(values.bases):
             return ""
-        if updates in (_OFTEN, _RARE):
-            return self._steps_message(scheduler, values.curves, updates)
-        return self._end_message(scheduler, values.curves)
-
-    def _end_message(self, scheduler: Any, curves: Sequence[Curve]) -> str:
-        step = scheduler.curve_step
-        was_built_past_end = is_past_end(curves, self._began.step)
-        if self._has_warned_of_end or was_built_past_end:
+        if updates == _TOO_MANY_CHECK:
+            return self._many_steps_message(scheduler, updates)
+        if updates == _TOO_FEW_CHECK:
+            return self._few_steps_message(scheduler, values.curves, updates)
+        if self._has_warned_of_end or is_past_end(values.curves, self._began.step):
             return ""
-        return end_message(curves, scheduler.unit, step, scheduler.last_epoch, "lambda_lr")
+        return end_message(
+            values.curves, scheduler.unit, scheduler.curve_step, scheduler.last_epoch, "lambda_lr"
+        )
 
-    def _steps_message(self, scheduler: Any, curves: Sequence[Curve], updates: int) -> str:
-        """Return the warning about the number of steps in these updates, or ""."""
+    def _many_steps_message(self, scheduler: Any, updates: int) -> str:
+        steps, moved = self._steps_since(scheduler)
+        if 2 * min(steps, moved) < 3 * (updates - 1):
+            return ""
+        remedy = (
+            ". Under gradient accumulation, do not call it after each micro-batch. accelerate by "
+            "default steps a prepared scheduler once for each process: build the scheduler with "
+            "clock=DataClock(accelerator.num_processes, count=1)"
+        )
+        return _steps_message(scheduler.unit, steps, updates, remedy)
+
+    def _few_steps_message(self, scheduler: Any, curves: Sequence[Curve], updates: int) -> str:
+        steps, moved = self._steps_since(scheduler)
         step, unit = scheduler.curve_step, scheduler.unit
         begin = max(self._began.step, 0)
-        steps = scheduler.last_epoch - self._began.updates
-        moved = steps  # a hold rule may have held some
-        if unit is not None:
-            moved = step - begin
-        calls = checks.plural(steps, "time")
-        seen = f"scheduler.step() was called {calls} in {updates} optimizer steps"
-        if updates == _OFTEN:
-            if 2 * min(steps, moved) < 3 * (updates - 1):
-                return ""
-            remedy = (
-                ". Under gradient accumulation, do not call it after each micro-batch. accelerate "
-                "by default steps a prepared scheduler once for each process: build the scheduler "
-                "with clock=DataClock(accelerator.num_processes, count=1)"
-            )
-        elif unit is not None and steps and moved == 0:
+        if unit is not None and steps and moved == 0:
             if any(scheduler.get_last_lr()):
                 return ""
             consumed = scheduler.consumed - begin * unit - self._began.rest
-            return f"{seen}, and {stuck_message(step, unit, consumed)}"
-        else:
-            last = begin + updates
-            if 10 * steps > updates or not _would_change(curves, step, last):
-                return ""
-            remedy = ", with total_steps = count_updates(loader, epochs)"
-        call = "step()"
-        if unit is not None:
-            call, remedy = "step(count=n)", ", where n is what it consumed"
-        return (
-            f"{seen}. Call scheduler.{call} once after every optimizer.step() (in Lightning "
-            f'"interval": "step"){remedy}. A step of the curve may be something else, such as an '
-            f"epoch or an iteration of PPO. {advise_hint('lambda_lr')}"
-        )
+            return f"{_calls(steps, updates)}, and {stuck_message(step, unit, consumed)}"
+        if 10 * steps > updates or not _would_change(curves, step, begin + updates):
+            return ""
+        remedy = ", with total_steps = count_updates(loader, epochs)"
+        return _steps_message(unit, steps, updates, remedy)
+
+    def _steps_since(self, scheduler: Any) -> tuple[int, int]:
+        """Return the calls of `step` since the count began, and the steps of the curve."""
+        steps = scheduler.last_epoch - self._began.updates
+        if scheduler.unit is None:  # a hold rule may have held some
+            return steps, steps
+        return steps, scheduler.curve_step - max(self._began.step, 0)
+
+
+def _calls(steps: int, updates: int) -> str:
+    calls = checks.plural(steps, "time")
+    return f"scheduler.step() was called {calls} in {updates} optimizer steps"
+
+
+def _steps_message(unit: int | None, steps: int, updates: int, remedy: str) -> str:
+    call = "step()"
+    if unit is not None:
+        call, remedy = "step(count=n)", ", where n is what it consumed"
+    return (
+        f"{_calls(steps, updates)}. Call scheduler.{call} once after every optimizer.step() (in "
+        f'Lightning "interval": "step"){remedy}. A step of the curve may be something else, such '
+        f"as an epoch or an iteration of PPO. {advise_hint('lambda_lr')}"
+    )
 
 
 def _would_change(curves: Sequence[Curve], step: int, last: int) -> bool:

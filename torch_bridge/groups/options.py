@@ -69,10 +69,9 @@ class GroupOption(NamedTuple):
     item: int | None = None
 
     def __str__(self) -> str:
-        name = checks.short_repr(self.name).strip("'")  # on one line, and short enough to show
         if self.item is None:
-            return name
-        return f"{name}[{self.item}]"
+            return self.name
+        return f"{self.name}[{self.item}]"
 
     @property
     def base_key(self) -> str:

@@ -190,8 +190,8 @@ class GroupScheduler(LRScheduler):
         # one update.
         if self._advice is None or not present or not present[0]["params"]:
             return
-        if groups.place_of(present[0]) == 0 and self._advice.count_update():
-            self._advice.warn_if_due(self, groups.values, groups.is_in_charge)
+        if groups.place_of(present[0]) == 0:
+            self._advice.before_update(self, groups.values, groups.is_in_charge)
 
     def _sync_before_update(self, new: Sequence[dict[str, Any]]) -> None:
         """Write the values of new groups, if this is the scheduler that the program steps."""

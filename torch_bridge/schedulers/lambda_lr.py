@@ -155,17 +155,16 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         if epoch is not None and self._clock.rules:
             metric = _metric_in_place_of_epoch(epoch, metric)
             epoch = None
-        number: int | None = None
         if epoch is not None:
-            number = self._check_epoch(epoch)
+            epoch = self._check_epoch(epoch)
         if count is None:
             count = self.count
         position = self._position_after(count, metric)
-        if number is not None:
-            position = start_position(self._clock, number, number)
+        if epoch is not None:
+            position = start_position(self._clock, epoch, epoch)
         if self._step_count == 1:
             _warn_of_order(self.optimizer)
-        if number is not None:
+        if epoch is not None:
             warn(
                 "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()`",
                 UserWarning,
@@ -173,7 +172,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         self._move_to(position)
         self.count = None
         self._step_count += 1
-        if number is not None:
+        if epoch is not None:
             self._restart_advice()
 
     def _update_lr(self, epoch: Any = 0) -> None:
