@@ -35,8 +35,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plateau_jax import LossRun, StagedCurve
-from plateau_jax.tools.forecasts.fitted_law import FittedLaw, fit_unnamed_runs
+from plateau_jax import LossFit, LossRun, StagedCurve, fit_losses
 from plateau_jax.tools.forecasts.logged_losses import AFTER_WARMUP, group_losses, group_run
 from plateau_jax.tools.forecasts.loss_interval import ForecastTerms
 from plateau_jax.tools.forecasts.loss_law import fit_law, schedule_sums
@@ -167,7 +166,7 @@ def annealing_sums(run: LossRun) -> tuple[np.ndarray, np.ndarray]:
 class AnnealingLaw:
     """The annealing law, fitted to the losses that `fit_losses` uses."""
 
-    def __init__(self, fit: FittedLaw) -> None:
+    def __init__(self, fit: LossFit) -> None:
         logged = group_losses(fit.runs, AFTER_WARMUP)
         sums, falls = np.empty_like(logged.progress), np.empty_like(logged.progress)
         for index, run in enumerate(fit.runs):
@@ -199,9 +198,9 @@ def length_of(run: LossRun, sources: list[LossRun]) -> str | None:
 
 
 @cache
-def fit_or_none(*sources: LossRun) -> FittedLaw | None:
+def fit_or_none(*sources: LossRun) -> LossFit | None:
     try:
-        return fit_unnamed_runs(sources)
+        return fit_losses(sources)
     except ValueError:
         return None
 

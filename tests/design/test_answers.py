@@ -15,7 +15,13 @@ from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.tools.design.answers import answer_page, initial_curves, warmup_arguments
+from plateau_jax.tools.design.answers import (
+    compare_valid_curves,
+    describe_curves,
+    initial_curves,
+    read_learning_rates,
+    warmup_arguments,
+)
 from plateau_jax.tools.design.handles import curve_and_peak_handles
 from plateau_jax.tools.theory.bounds import note
 
@@ -269,7 +275,7 @@ def entries_of(*curves, peak=PEAK):
 
 
 def answer_about_curves(*curves):
-    return answer_page({"curves": entries_of(*curves), "runs": []})
+    return compare_valid_curves({"curves": entries_of(*curves), "runs": []})
 
 
 def test_ratios_and_learning_rates_match_the_library():
@@ -279,9 +285,10 @@ def test_ratios_and_learning_rates_match_the_library():
         peak = 0.5 + place
         entries.append({"curve": curve.to_dict(), "peak": peak})
         learning_rates.append(peak * curve(24))
-    answer = answer_page({"curves": entries, "runs": [], "step": 24})
+    answer = read_learning_rates({"curves": entries, "step": 24})
     assert answer["learning_rates"] == pytest.approx(learning_rates, rel=1e-5)
     table = compare(*CURVES)
+    answer = compare_valid_curves({"curves": entries, "runs": []})
     for ratios, bound, ratio in zip(answer["ratios"], table.bounds, table.peaks, strict=True):
         assert ratios["bound"] == bound
         assert ratios["peak_ratio"] == ratio
@@ -305,16 +312,13 @@ def test_curve_at_zero_has_no_ratio():
 def test_other_answers_are_about_valid_curves():
     faulty = {"curve": {**STABLE.to_dict(), "total_steps": 0}, "peak": PEAK}
     entries = [faulty, {"curve": STABLE.to_dict(), "peak": "3e-4"}]
-    answer = answer_page({"curves": entries, "step": 40, "runs": []})
-    of_faulty, of_stable = answer["curves"]
+    of_faulty, of_stable = describe_curves({"curves": entries})["curves"]
     assert list(of_faulty) == ["fault"]
     assert of_stable["peak"] == PEAK
-    (lr,) = answer["learning_rates"]
+    (lr,) = read_learning_rates({"curves": entries, "step": 40})["learning_rates"]
     assert lr == pytest.approx(PEAK * STABLE(40), rel=1e-5)
-    (ratios,) = answer["ratios"]
+    (ratios,) = compare_valid_curves({"curves": entries, "runs": []})["ratios"]
     assert ratios["bound"] == 1
-    undescribed = answer_page({"curves": entries, "describe": False, "step": 40})
-    assert undescribed == {"learning_rates": answer["learning_rates"]}
 
 
 # Any value gets an answer.
@@ -363,8 +367,12 @@ def test_answers_are_json(scale, peak):
     """JSON has neither infinity nor NaN."""
     continued = COOLED.then(STAGED, scale=scale)
     entries = entries_of(STABLE, continued, peak=peak)
-    answer = answer_page({"curves": entries, "step": 5, "runs": []})
-    json.dumps(answer, allow_nan=False)
+    answers = [
+        describe_curves({"curves": entries}),
+        read_learning_rates({"curves": entries, "step": 5}),
+        compare_valid_curves({"curves": entries, "runs": []}),
+    ]
+    json.dumps(answers, allow_nan=False)
 
 
 # The curves that the page starts with.

@@ -5,7 +5,7 @@ from support.design.design import PEAK, answer_about, fault_of
 from support.forecasts.logs import LOSSES, STEPS, csv_of, opened
 
 from plateau_jax import PlateauCurve, StagedCurve
-from plateau_jax.tools.design.answers import answer_page
+from plateau_jax.tools.design.answers import describe_curves
 
 GOOD = PlateauCurve(300, warmup_steps=30, plateaus=[(0, 70)], min_lr_ratio=0.1).to_dict()
 STAGES = StagedCurve([(20, 1.0), (80,), (50, 0.0, "1-sqrt")]).to_dict()
@@ -120,7 +120,7 @@ def test_warning_is_advice_at_its_field(curve, field, message):
     continued = {"kind": "then", "curve": NINE_STEPS, "other": curve}
     for described, path in ((curve, ("curve",)), (continued, ("curve", "other"))):
         entry = {"curve": described, "peak": PEAK}
-        (of_curve,) = answer_page({"curves": [entry], "step": 5, "runs": []})["curves"]
+        (of_curve,) = describe_curves({"curves": [entry]})["curves"]
         (advice,) = of_curve["advice"]
         assert advice["path"] == (*path, field)
         assert advice["message"].startswith(message)

@@ -19,7 +19,7 @@ from plateau_jax.tools.command_line.main import main
 from plateau_jax.tools.design.server import MAX_BODY_BYTES, Server, serve
 
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
-QUESTION = {"curves": [{"curve": CURVE.to_dict(), "peak": 3e-4}], "step": 5, "runs": []}
+QUESTION = {"curves": [{"curve": CURVE.to_dict(), "peak": 3e-4}]}
 BODY = json.dumps(QUESTION).encode()
 
 
@@ -32,7 +32,7 @@ def server():
 @pytest.fixture(autouse=True)
 def check_server_still_answers(server):
     yield
-    assert ask(server, "/page", QUESTION)["curves"][0]["curve"] == CURVE.to_dict()
+    assert ask(server, "/describe", QUESTION)["curves"][0]["curve"] == CURVE.to_dict()
 
 
 # Requests that are answered.
@@ -71,7 +71,7 @@ def test_page_is_served_under_the_name_of_the_host(server):
 
 def test_question_of_the_page_itself_is_answered(server):
     origin = server.address.rstrip("/")
-    assert request(server, "POST", "/page", BODY, Origin=origin).status == 200
+    assert request(server, "POST", "/describe", BODY, Origin=origin).status == 200
 
 
 # Requests that are rejected.
@@ -83,7 +83,7 @@ def check_rejected(reply, status, message):
     assert message in reply.json["error"]
 
 
-@pytest.mark.parametrize("path", ["/", "/page"])
+@pytest.mark.parametrize("path", ["/", "/describe"])
 @pytest.mark.parametrize(
     "host", ["evil.example:{port}", "127.0.0.1:1", "127.0.0.1:{port}.evil.example", None]
 )
@@ -102,7 +102,7 @@ def test_other_hosts_are_rejected(server, path, host):
 )
 def test_questions_of_other_origins_are_rejected(server, origin):
     origin = origin.format(port=server.port)
-    check_rejected(request(server, "POST", "/page", BODY, Origin=origin), 403, "own page")
+    check_rejected(request(server, "POST", "/describe", BODY, Origin=origin), 403, "own page")
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/../server.py", "/page/"])
@@ -114,7 +114,7 @@ def test_other_paths_are_rejected(server, path):
 
 def test_preflight_requests_are_rejected(server):
     """No answer to OPTIONS lets a page of another origin send JSON."""
-    reply = request(server, "OPTIONS", "/page", BODY)
+    reply = request(server, "OPTIONS", "/describe", BODY)
     assert reply.status == 501
     assert not [name for name in reply.headers if name.startswith("Access-Control")]
 
@@ -122,13 +122,13 @@ def test_preflight_requests_are_rejected(server):
 @pytest.mark.parametrize("content_type", ["text/plain", None])
 def test_forms_are_rejected(server, content_type):
     """Browsers send these types to other origins without a preflight request."""
-    reply = request(server, "POST", "/page", BODY, Content_Type=content_type)
+    reply = request(server, "POST", "/describe", BODY, Content_Type=content_type)
     check_rejected(reply, 415, "application/json")
 
 
 @pytest.mark.parametrize("length", [None, "-1", str(MAX_BODY_BYTES + 1)])
 def test_wrong_lengths_are_rejected(server, length):
-    reply = request(server, "POST", "/page", b"", Content_Length=length)
+    reply = request(server, "POST", "/describe", b"", Content_Length=length)
     check_rejected(reply, 413, f"at most {MAX_BODY_BYTES}")
 
 
@@ -145,7 +145,7 @@ def test_wrong_lengths_are_rejected(server, length):
     ],
 )
 def test_wrong_bodies_are_rejected(server, body, message):
-    check_rejected(request(server, "POST", "/page", body), 400, message)
+    check_rejected(request(server, "POST", "/describe", body), 400, message)
 
 
 # Connections that break, and errors.
@@ -154,7 +154,7 @@ def test_wrong_bodies_are_rejected(server, body, message):
 def post(connection, port, body, length):
     """Send a question whose head promises this length."""
     head = (
-        f"POST /page HTTP/1.1\r\n"
+        f"POST /describe HTTP/1.1\r\n"
         f"Host: 127.0.0.1:{port}\r\n"
         f"Content-Type: application/json\r\n"
         f"Content-Length: {length}\r\n\r\n"
@@ -183,7 +183,7 @@ def reset_during_answer(port):
 def test_closing_tab_does_not_stop_the_server(server, capfd):
     for _ in range(5):
         reset_during_answer(server.port)
-        assert ask(server, "/page", QUESTION)
+        assert ask(server, "/describe", QUESTION)
     assert capfd.readouterr() == ("", "")
 
 
@@ -191,7 +191,7 @@ def test_internal_error_is_answered(server, monkeypatch, capfd):
     failing = Mock(side_effect=KeyError("a bug"))
     with monkeypatch.context() as patch:
         patch.setattr("plateau_jax.tools.design.server.answer_request", failing)
-        reply = request(server, "POST", "/page", BODY)
+        reply = request(server, "POST", "/describe", BODY)
     assert reply.status == 500
     assert reply.json == {"error": "this request failed; the terminal shows why"}
     assert "KeyError: 'a bug'" in capfd.readouterr().err

@@ -4,6 +4,7 @@ import copy
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from support.schedulers.runs import advance, learning_rate, lrs_of, new_parameter, optimizer_with
@@ -11,7 +12,7 @@ from torch.nn import Parameter
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import OneCycleLR, SequentialLR, StepLR
 
-from plateau_jax import PlateauCurve
+from plateau_jax import CurveWarning, PlateauCurve
 from plateau_jax.runs.group_values import GroupValues
 from torch_bridge import follow, lambda_lr
 
@@ -54,6 +55,29 @@ def test_update_without_learning_rates_meets_no_group(optimizer):
     optimizer.param_groups[0]["lr"] = 0.25
     advance(optimizer, scheduler, 3)
     assert lrs_of(optimizer) == learning_rates(3, 0.25)
+
+
+def test_bases_may_be_an_array_of_numpy():
+    optimizer = optimizer_with([0.5, 0.25])
+    scheduler = lambda_lr(optimizer, CURVE)
+    scheduler.base_lrs = np.array([0.25, 0.5])
+    advance(optimizer, scheduler, 3)
+    assert lrs_of(optimizer) == learning_rates(3, 0.25, 0.5)
+    optimizer.add_param_group({"params": [new_parameter()], "lr": 1.0})
+    advance(optimizer, scheduler, 1)
+    assert lrs_of(optimizer) == learning_rates(4, 0.25, 0.5, 1.0)
+
+
+def test_loaded_state_of_fewer_groups_gives_every_group_its_peak():
+    """A later scheduler reads the peak of a group whose `initial_lr` the program has deleted."""
+    saved = lambda_lr(optimizer_with([0.125]), CURVE).state_dict()
+    optimizer = optimizer_with([0.5, 0.25])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 30)
+    del optimizer.param_groups[1]["initial_lr"]
+    with pytest.warns(CurveWarning, match="different peak"):
+        scheduler.load_state_dict(saved)
+    assert lambda_lr(optimizer, CURVE).base_lrs == [0.125, 0.25]
 
 
 def test_groups_frozen_by_hand_stay_frozen_after_a_resume():

@@ -80,7 +80,7 @@ class GroupScheduler(LRScheduler):
                 optimizer, option, first_step, groups.known, groups.curves, groups.bases
             )
         was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
-        groups.claim()
+        groups.claim(self.curve_step)
         if option.name == "lr" and _has_plain_step(optimizer):
             LRScheduler.__init__(self, optimizer, last_epoch)
         else:

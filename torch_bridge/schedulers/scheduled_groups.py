@@ -74,7 +74,7 @@ class ScheduledGroups:
         """Torch's `base_lrs`: the base of each group, in a list that programs may change."""
         self.values = GroupValues(self.curves, self.bases)
         """The values for the curves and bases as they were when they were checked."""
-        self.last: list[Any] = self.values.at(0)[:]
+        self.last: list[Any] = []
         """The value that the scheduler wrote last into each group."""
         self._written = written_values(optimizer)
 
@@ -146,12 +146,16 @@ class ScheduledGroups:
 
     def are_unchanged(self) -> bool:
         """Return True if the program has changed neither the groups nor the lists."""
-        if self.bases != self.values.bases or self.curves != self.values.curves:
+        if list(self.bases) != self.values.bases or self.curves != self.values.curves:
             return False
         return self.are_known(self.present())
 
-    def claim(self) -> None:
-        """Keep the bases in the groups, and give each its own tensor, when a scheduler is built."""
+    def claim(self, step: int) -> None:
+        """Keep the bases in the groups, and give each its own tensor, when a scheduler is built.
+
+        Its first values are those of a step of the curve; nothing is written yet.
+        """
+        self.last = self.values.at(step)[:]
         for group, base in zip(self.known, self.bases, strict=True):
             self.option.separate_tensor(group)
             group[self.option.base_key] = base
@@ -193,12 +197,13 @@ class ScheduledGroups:
             bases: The bases, in float32.
             keeps_others: True to keep a different base in a group, from a different scheduler.
         """
-        key = self.option.base_key
-        for group, base, before in zip(self.known, bases, self.values.bases, strict=False):
-            if not keeps_others or is_same(as_number(group.get(key, before)), before):
+        key, before = self.option.base_key, self.values.bases
+        bases = [*bases, *before[len(bases) :]]
+        if bases != before:
+            self.bases, self.values = [*bases], GroupValues(self.values.curves, bases)
+        for group, base, old in zip(self.known, bases, before, strict=True):
+            if not keeps_others or is_same(as_number(group.get(key, old)), old):
                 group[key] = base
-        self.bases = [*bases, *self.values.bases[len(bases) :]]
-        self.values = GroupValues(self.values.curves, self.bases)
 
     def keep_bases_of_new(self) -> None:
         """Keep the bases of new groups, before a different scheduler changes the values."""

@@ -16,7 +16,7 @@ from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
 from plateau_jax.shapes.known_shapes import SHAPES, SHAPES_ALLOWING_ZERO
 from plateau_jax.tools.configuration import curve_from_text, parse_numbers
 from plateau_jax.tools.design import source
-from plateau_jax.tools.design.forecasts import fit_runs, forecast_curves, open_log
+from plateau_jax.tools.design.forecasts import fit_logs, forecast_curves, open_log
 from plateau_jax.tools.design.handles import curve_and_peak_handles
 from plateau_jax.tools.design.messages import advice_about, placed_message
 from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw, thin_out
@@ -98,37 +98,42 @@ def choices_per_field() -> dict[str, list[dict[str, Any]]]:
 # The page
 
 
-def answer_page(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"curves": [{"curve", "peak"}, …], "describe", "step", "runs"} -> what the page shows.
-
-    The answer describes the curves, unless `describe` is false. The rest of it is about the curves
-    without a fault: their learning rates at `step`, and, given the `runs` from `open_log`, their
-    bounds and forecasts. Bounds and forecasts take longest: while a handle is dragged, the picture
-    must not wait for them.
+def describe_curves(question: Mapping[str, Any]) -> dict[str, Any]:
+    """{"curves": [{"curve", "peak"}, …]} -> {"curves": a description of each, or its fault}.
 
     Raises:
         TypeError: The curves, which may come from a file that the user opened, are not a list of
             objects. Curves and peaks may have any value: their faults are a part of the answer.
         ValueError: There are too many curves.
     """
-    described = [_describe(text) for text in _entries_as_text(question["curves"])]
-    curves = [(curve, peak) for curve, peak, _ in described if curve]
+    described = map(_describe, _entries_as_text(question["curves"]))
+    return {"curves": [description for *_, description in described]}
 
-    answer: dict[str, Any] = {}
-    if question.get("describe", True):
-        answer["curves"] = [description for *_, description in described]
-    step = question.get("step")
-    if step is not None:
-        answer["learning_rates"] = _learning_rates(curves, step)
-    runs = question.get("runs")
-    if runs is not None:
-        answer["ratios"] = compare_curves(curves)
-        is_scaled = any(curve.unit is not None for curve, _ in curves)
-        answer["note"] = note(is_scaled=is_scaled)
-        answer["forecasts"] = []
-        if runs:
-            answer |= _forecasts(tuple(runs), curves)
+
+def read_learning_rates(question: Mapping[str, Any]) -> dict[str, Any]:
+    """{"curves", "step"} -> {"learning_rates"}, with six digits."""
+    step: int = question["step"]
+    lrs = [curve.learning_rate(step, peak) for curve, peak in _valid_curves(question)]
+    return {"learning_rates": [float(f"{lr:.6g}") for lr in lrs]}
+
+
+def compare_valid_curves(question: Mapping[str, Any]) -> dict[str, Any]:
+    """{"curves", "runs"} -> the bounds and, given the `runs` from `open_log`, the forecasts.
+
+    They take longest: while a handle is dragged, the picture must not wait for them.
+    """
+    curves = _valid_curves(question)
+    is_scaled = any(curve.unit is not None for curve, _ in curves)
+    answer = {"ratios": compare_curves(curves), "note": note(is_scaled=is_scaled), "forecasts": []}
+    if question["runs"]:
+        answer |= _forecasts(tuple(question["runs"]), curves)
     return answer
+
+
+def _valid_curves(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:
+    """Return the curves without a fault, with their peaks."""
+    described = map(_describe, _entries_as_text(question["curves"]))
+    return [(curve, peak) for curve, peak, _ in described if curve]
 
 
 def _entries_as_text(entries: Any) -> list[str]:
@@ -147,14 +152,8 @@ def _entries_as_text(entries: Any) -> list[str]:
     return texts
 
 
-def _learning_rates(curves: Sequence[tuple[Curve, float]], step: int) -> list[float]:
-    """Return the learning rate of each curve at a step, with six digits."""
-    lrs = [curve.learning_rate(step, peak) for curve, peak in curves]
-    return [float(f"{lr:.6g}") for lr in lrs]
-
-
 def _forecasts(runs: tuple[str, ...], curves: Sequence[tuple[Curve, float]]) -> dict[str, Any]:
-    fit = fit_runs(runs)
+    fit = fit_logs(runs)
     forecasts: list[dict[str, Any]] = []
     if fit.law is not None:
         forecasts = forecast_curves(fit.law, curves)
@@ -264,7 +263,9 @@ def _least_bound(curve: Curve) -> LeastBound | None:
 # Requests
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "/page": answer_page,
+    "/describe": describe_curves,
+    "/learning_rates": read_learning_rates,
+    "/compare": compare_valid_curves,
     "/log": open_log,
 }
 """The function that answers each path."""
@@ -274,6 +275,6 @@ def answer_request(path: str, body: bytes) -> dict[str, Any]:
     """Parse a request's body and answer it.
 
     Raises:
-        TypeError, ValueError: As `answer_page` does, or the body is not JSON.
+        TypeError, ValueError: As `describe_curves` does, or the body is not JSON.
     """
     return ANSWERS[path](json.loads(body))

@@ -19,12 +19,9 @@ from numpy.typing import NDArray
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.curve import Curve
 from plateau_jax.tools.design.messages import record_warnings
-from plateau_jax.tools.forecasts.fitted_law import FittedLaw, Prediction, fit_named_runs
-from plateau_jax.tools.forecasts.loss_run import (
-    LossRun,
-    group_by_peak,
-    largest_lr_of,
-)
+from plateau_jax.tools.drawing.sampling import thin_out
+from plateau_jax.tools.forecasts.loss_fit import LossFit, Prediction, fit_runs
+from plateau_jax.tools.forecasts.loss_run import LossRun, largest_lr_of
 from plateau_jax.tools.logged_lrs.log_files import decode_log, parse_log
 from plateau_jax.tools.logged_lrs.logs import UnclearLogError
 
@@ -116,36 +113,30 @@ def _read_run(text: str) -> _NamedRun:
 class Fit(NamedTuple):
     """The law fitted to the runs, or None, and the answer about them."""
 
-    law: FittedLaw | None
+    law: LossFit | None
     answer: dict[str, Any]
 
 
 @lru_cache(16)
-def fit_runs(texts: tuple[str, ...]) -> Fit:
+def fit_logs(texts: tuple[str, ...]) -> Fit:
     """Fit the law to the runs of `open_log`; the answer is {"runs", "advice"} or {"fault"}.
 
     A run in the answer has the logged losses and the fitted law, as `LossFit.plot` draws them.
     """
     named_runs = [_read_run(text) for text in texts]
     runs = [run for _, run in named_runs]
-    prefixes = [f"{name}: " if len(runs) > 1 else "" for name, _ in named_runs]
-    peaks = group_by_peak(runs)
-    if len(peaks) > 1:
-        listed = ", ".join(f"{peak:g}" for peak in peaks)
-        return Fit(None, {"fault": f"the runs have several peaks, {listed}: keep those of one"})
     try:
         with record_warnings() as advice:
-            law = fit_named_runs(runs, prefixes)
+            law = fit_runs(runs, [name for name, _ in named_runs])
     except ValueError as error:
         return Fit(None, {"fault": str(error)})
     return Fit(law, {"runs": [_describe_run(law, run) for run in runs], "advice": advice})
 
 
-def _describe_run(law: FittedLaw, run: LossRun) -> dict[str, list[float]]:
+def _describe_run(law: LossFit, run: LossRun) -> dict[str, list[float]]:
     """Return the losses of a run and of its fit for the picture."""
-    drawn = law.run_to_draw(run)
-    evenly_spaced = np.linspace(0, len(drawn.steps) - 1, _MAX_DRAWN)
-    shown = np.unique(evenly_spaced.astype(np.int64))
+    drawn = law._run_to_draw(run)
+    shown = thin_out(np.arange(len(drawn.steps)), _MAX_DRAWN)
     return {
         "steps": drawn.steps[shown].tolist(),
         "losses": _for_drawing(drawn.losses[shown]),
@@ -154,7 +145,7 @@ def _describe_run(law: FittedLaw, run: LossRun) -> dict[str, list[float]]:
     }
 
 
-def forecast_curves(law: FittedLaw, curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
+def forecast_curves(law: LossFit, curves: Sequence[tuple[Curve, float]]) -> list[dict[str, Any]]:
     """Return the forecast of each curve at its peak with a line and its band, or a fault.
 
     A forecast has the difference to that of the first curve, if there is one. The limits of an
@@ -178,13 +169,13 @@ def forecast_curves(law: FittedLaw, curves: Sequence[tuple[Curve, float]]) -> li
 
 
 @lru_cache(64)
-def _forecast(law: FittedLaw, curve: Curve, peak: float) -> tuple[Prediction, dict[str, Any]]:
+def _forecast(law: LossFit, curve: Curve, peak: float) -> tuple[Prediction, dict[str, Any]]:
     """Return the forecast of a curve, and the answer with a line to draw.
 
     The answer is cached, so callers must not change it.
     """
-    prediction = law.predict(curve, peak)
-    line = law.line(curve, peak)
+    prediction = law._predict(curve, peak)
+    line = law._line(curve, peak)
     answer = prediction.forecast._asdict()
     if not prediction.forecast.is_known:
         answer["low"] = None
@@ -197,8 +188,8 @@ def _forecast(law: FittedLaw, curve: Curve, peak: float) -> tuple[Prediction, di
     return prediction, answer
 
 
-def _difference(law: FittedLaw, prediction: Prediction, first: Prediction) -> dict[str, Any]:
-    difference = law.difference(prediction, first)
+def _difference(law: LossFit, prediction: Prediction, first: Prediction) -> dict[str, Any]:
+    difference = law._difference(prediction, first)
     if prediction.forecast.is_known and first.forecast.is_known:
         return difference._asdict() | {"remark": difference.remark}
     return {"difference": difference.difference, "low": None, "high": None, "remark": ""}

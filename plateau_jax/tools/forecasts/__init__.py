@@ -2,7 +2,6 @@
 
 `logs` (the losses of a log, and its curve), `loss_checks` (what is rejected), `logged_losses`
 (which losses count), `loss_run` (a run, and the peaks of several), `loss_law` (its two sums over
-the learning rates, and its fit), `fitted_law` (the fit of several runs, and its forecasts),
-`loss_interval`, `forecast_reasons` and `loss_forecast` (what is printed), `loss_fit` (what users
-call).
+the learning rates, and its fit), `loss_interval`, `forecast_reasons` and `loss_forecast` (what is
+printed), `loss_fit` (the fit of several runs, and its forecasts).
 """

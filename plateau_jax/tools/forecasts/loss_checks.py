@@ -165,7 +165,6 @@ def _missing_lrs(run: LossRun) -> str:
     return f"the learning rates before step {run.lrs_from} are missing: give the run's curve"
 
 
-@lru_cache(256)
 def _seems_to_lag(run: LossRun) -> bool:
     """Return True if the losses look like averages over earlier ones, and the law misses them."""
     logged = group_losses([run], AFTER_WARMUP)

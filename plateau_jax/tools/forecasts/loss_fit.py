@@ -1,22 +1,42 @@
 """`fit_losses` and `LossFit`: fit the law of the loss, and forecast the loss of other curves."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.arguments import checks
-from plateau_jax.curves.curve import AnyCurve, as_curve
-from plateau_jax.tools.drawing.axes import LossLine, draw_losses
+from plateau_jax.arguments.curve_warning import warn
+from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.tools.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
-from plateau_jax.tools.forecasts.fitted_law import FittedLaw, Prediction, fit_unnamed_runs
-from plateau_jax.tools.forecasts.loss_forecast import LossComparison, LossForecast
-from plateau_jax.tools.forecasts.loss_run import LossRun
+from plateau_jax.tools.forecasts.forecast_reasons import check_length, list_reasons
+from plateau_jax.tools.forecasts.logged_losses import AFTER_WARMUP, group_losses, law_applies_after
+from plateau_jax.tools.forecasts.loss_checks import check_runs, problem_of_law
+from plateau_jax.tools.forecasts.loss_forecast import LossComparison, LossDifference, LossForecast
+from plateau_jax.tools.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
+from plateau_jax.tools.forecasts.loss_law import Law, fit_law, schedule_sums
+from plateau_jax.tools.forecasts.loss_run import (
+    LossRun,
+    common_peak_value,
+    group_by_peak,
+    largest_lr_of,
+    last_step_of,
+    octaves_to_runs,
+)
+from plateau_jax.tools.logged_lrs.compare_log import check_counts_updates
+from plateau_jax.tools.theory.curve_parts import largest_multiplier
 
 _Floats = NDArray[np.float64]
+_Steps = NDArray[np.int64]
+
+_MAX_PEAK_FACTOR = 1.5
+_DRAWN_STEPS = 100
 
 
 def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
@@ -73,17 +93,28 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
     >>> print(f"{longer.low:.2f} to {longer.high:.2f}, after {run.losses[-1]:.2f}")
     2.52 to 2.55, after 2.56
     """
-    fitted = fit_unnamed_runs(_check_runs(runs))
-    law = fitted.law
-    return LossFit(
-        floor=law.floor,
-        scale=law.scale,
-        exponent=law.alpha,
-        noise=law.noise,
-        residual_sd=fitted.residual_sd,
-        runs=fitted.runs,
-        _fitted=fitted,
-    )
+    checked = _check_runs(runs)
+    return fit_runs(checked, [f"runs[{index}]" for index in range(len(checked))])
+
+
+def fit_runs(runs: Sequence[LossRun], names: Sequence[str]) -> "LossFit":
+    """Fit one run, or several with the same peak; messages about one of several name it."""
+    peaks = group_by_peak(runs)
+    if len(peaks) > 1:
+        listed = ", ".join(f"{peak:g}" for peak in peaks)
+        raise ValueError(f"the runs have several peaks, {listed}: fit the runs of each peak alone")
+    prefixes = [f"{name}: " if len(runs) > 1 else "" for name in names]
+    advice = check_runs(runs, prefixes)
+    logged = group_losses(runs, AFTER_WARMUP)
+    law = fit_law(logged)
+    errors = law.losses(logged.progress, logged.noise) - logged.losses
+    problem = problem_of_law(law, errors / logged.losses, logged)
+    if problem is not None:
+        raise ValueError("; ".join([problem, *advice]))
+    for message in advice:
+        warn(message)
+    residual_sd = float(np.sqrt(logged.weights @ errors**2))
+    return LossFit(law.floor, law.scale, law.alpha, law.noise, residual_sd, tuple(runs), law)
 
 
 def _check_runs(runs: Any) -> list[LossRun]:
@@ -98,6 +129,22 @@ def _check_runs(runs: Any) -> list[LossRun]:
                 "losses)"
             )
     return items
+
+
+class Prediction(NamedTuple):
+    """A forecast of a curve, and the values from which the difference to another one is computed.
+
+    Attributes:
+        forecast: The forecast.
+        terms: Its terms.
+        curve: The curve.
+        peak_value: Its peak.
+    """
+
+    forecast: LossForecast
+    terms: ForecastTerms
+    curve: Curve
+    peak_value: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +171,7 @@ class LossFit:
     noise: float
     residual_sd: float
     runs: tuple[LossRun, ...]
-    _fitted: FittedLaw = field(repr=False)
+    _law: Law = field(repr=False)
 
     def predict(self, curve: AnyCurve, peak_value: float | None = None) -> LossForecast:
         """Forecast the loss after the last step of a curve.
@@ -155,7 +202,7 @@ class LossFit:
             ValueError: The curve is too long or too short, or the peak too far from that of the
                 runs. `peak_value` is left out, but the runs have different ones.
         """
-        return self._fitted.predict(as_curve("curve", curve), peak_value).forecast
+        return self._predict(as_curve("curve", curve), peak_value).forecast
 
     def losses(self, curve: AnyCurve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
         """Evaluate the law at steps of a curve, in about a millisecond per step.
@@ -172,7 +219,11 @@ class LossFit:
         Raises:
             TypeError, ValueError: As `predict`; a step out of range.
         """
-        return self._fitted.losses(as_curve("curve", curve), steps, peak_value)
+        curve = as_curve("curve", curve)
+        peak = self._check_peak(curve, peak_value)
+        progress, noise = schedule_sums(curve, peak, _check_steps(steps, curve))
+        with np.errstate(divide="ignore"):
+            return np.asarray(self._law.losses(progress, noise))
 
     def compare(
         self, curves: Mapping[str, AnyCurve], peak_value: float | None = None
@@ -206,16 +257,15 @@ class LossFit:
             )
         if not curves:
             raise ValueError("there is no curve: write fit.compare({'name': curve, ...})")
-        fitted = self._fitted
         predictions: list[Prediction] = []
         for name, value in curves.items():
             curve = as_curve(f"curves[{checks.short_repr(name)}]", value)
-            predictions.append(fitted.predict(curve, peak_value))
+            predictions.append(self._predict(curve, peak_value))
         first = predictions[0]
         return LossComparison(
             names=tuple(map(str, curves)),
             forecasts=tuple(prediction.forecast for prediction in predictions),
-            differences=tuple(fitted.difference(prediction, first) for prediction in predictions),
+            differences=tuple(self._difference(prediction, first) for prediction in predictions),
         )
 
     def plot(
@@ -247,6 +297,92 @@ class LossFit:
             named = name_curves((curves,))
             labels = legend_labels(named)
             for label, (curve, _) in zip(labels, named, strict=True):
-                lines.append(self._fitted.line(curve, peak_value, label))
-        runs = [self._fitted.run_to_draw(run) for run in self.runs]
+                lines.append(self._line(curve, peak_value, label))
+        runs = [self._run_to_draw(run) for run in self.runs]
         return draw_losses(runs, lines, ax)
+
+    @cached_property
+    def _refits(self) -> RefittedLaws:
+        """The refits for the intervals, which take longer than the fit."""
+        return refit_laws(self._law, group_losses(self.runs, AFTER_WARMUP), self.runs)
+
+    def _predict(self, curve: Curve, peak_value: float | None) -> Prediction:
+        """Return the forecast for the last step of a curve, with the terms for differences."""
+        peak = self._check_peak(curve, peak_value)
+        terms = self._terms(curve, peak, np.array(curve.total_steps))
+        loss = float(terms.loss)
+        half = float(terms.half_width(self.residual_sd))
+        largest_lr = peak * largest_multiplier(curve, curve.total_steps)
+        reasons = list_reasons(curve, largest_lr, self.runs)
+        forecast = LossForecast(loss, loss - half, loss + half, reasons)
+        return Prediction(forecast, terms, curve, peak)
+
+    def _difference(self, prediction: Prediction, first: Prediction) -> LossDifference:
+        """Return the difference of a forecast to the first one."""
+        steps = first.curve.total_steps
+        is_as_long = prediction.curve.total_steps == steps
+        has_same_peak = prediction.peak_value == first.peak_value
+        if is_as_long and has_same_peak and prediction.curve.same_until(first.curve, steps):
+            return LossDifference(0.0, 0.0, 0.0)
+        difference, half = prediction.terms.minus(first.terms, self.residual_sd)
+        return LossDifference(difference, difference - half, difference + half)
+
+    def _line(self, curve: Curve, peak_value: float | None, name: str = "") -> LossLine:
+        """Return a forecast over the steps of a curve, to be drawn."""
+        peak = self._check_peak(curve, peak_value)
+        steps = _steps_to_draw(curve, curve.total_steps)
+        terms = self._terms(curve, peak, steps)
+        return LossLine(name, steps, terms.loss, terms.half_width(self.residual_sd))
+
+    def _run_to_draw(self, run: LossRun) -> RunToDraw:
+        """Return the logged losses of a run and the law, from where it applies."""
+        steps = _steps_to_draw(run.curve, last_step_of(run))
+        is_drawn = run.steps >= steps[0]
+        progress, noise = schedule_sums(run.curve, run.peak_value, steps)
+        fitted = self._law.losses(progress, noise)
+        return RunToDraw(run.steps[is_drawn], run.losses[is_drawn], steps, fitted)
+
+    def _check_peak(self, curve: Curve, peak_value: float | None) -> float:
+        """Check a curve to forecast and its peak, by default that of the runs."""
+        check_counts_updates(curve)
+        check_length(curve, self.runs)
+        if peak_value is None:
+            peak = common_peak_value(self.runs)
+        else:
+            peak = float(checks.number("peak_value", peak_value))
+        largest_lr = peak * largest_multiplier(curve, curve.total_steps)
+        if not largest_lr > 0:
+            raise ValueError(
+                f"curve = {checks.short_repr(curve)} has no positive learning rate with peak_value "
+                f"= {peak:g}"
+            )
+        if abs(octaves_to_runs(largest_lr, self.runs)) > math.log2(_MAX_PEAK_FACTOR) + 1e-9:
+            peak_of_runs = max(largest_lr_of(run) for run in self.runs)
+            raise ValueError(
+                f"the curve's largest learning rate, {largest_lr:g}, is more than a factor of "
+                f"{_MAX_PEAK_FACTOR:g} from that of the runs, {peak_of_runs:g}: log a run with a "
+                "nearer peak"
+            )
+        return peak
+
+    def _terms(self, curve: Curve, peak: float, steps: _Steps) -> ForecastTerms:
+        progress, noise = schedule_sums(curve, peak, steps)
+        largest_lr = peak * largest_multiplier(curve, curve.total_steps)
+        return self._refits.terms(progress, noise, octaves_to_runs(largest_lr, self.runs))
+
+
+def _check_steps(steps: ArrayLike, curve: Curve) -> _Steps:
+    array = np.asarray(steps)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"steps = {checks.short_repr(steps)} must be integers")
+    if array.size and not 1 <= array.min() <= array.max() <= curve.total_steps:
+        raise ValueError(
+            f"steps = {checks.short_repr(steps)} must lie in 1 … total_steps = {curve.total_steps}"
+        )
+    return array.astype(np.int64)
+
+
+def _steps_to_draw(curve: Curve, last_step: int) -> _Steps:
+    """Return steps for a smooth line, from the first to which the law applies."""
+    first = min(int(law_applies_after(curve, last_step)) + 1, last_step)
+    return np.unique(np.linspace(first, last_step, _DRAWN_STEPS).astype(np.int64))

@@ -79,7 +79,6 @@ def part_begins(curve: Curve) -> _Steps:
     return sorted_unique(np.concatenate(parts))
 
 
-@lru_cache(64)
 def segment_begins(curve: Curve) -> _Steps:
     """Return the first step of each segment that is not empty."""
     begins = [segment.begin for segment, _ in with_stops(curve._exact_segments)]
@@ -96,7 +95,6 @@ def steps_at_borders(curve: Curve, updates: int) -> _Steps:
     return borders[(borders >= 0) & (borders < updates)]
 
 
-@lru_cache(64)
 def largest_multiplier(curve: Curve, updates: int) -> float:
     """Return the largest multiplier of the first updates."""
     multipliers = curve(steps_at_borders(curve, updates))

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from plateau_jax import Curve
-from plateau_jax.tools.design.answers import answer_page
+from plateau_jax.tools.design.answers import describe_curves
 from plateau_jax.tools.design.server import Server
 
 PEAK = 3e-4
@@ -82,7 +82,7 @@ def run_copied(code: str, **names: Any) -> dict[str, Any]:
 
 def describe_curve(entry: Any) -> Any:
     """Return the answer about a curve and its peak."""
-    (answer,) = answer_page({"curves": [entry]})["curves"]
+    (answer,) = describe_curves({"curves": [entry]})["curves"]
     return copy.deepcopy(answer)  # the server keeps it
 
 

@@ -295,7 +295,15 @@ def read_verified(
     error: Exception | None = None
     damages: list[str] = []
     try:
-        value = _read_while_verifying(checkpoints, read, damages, verify=verify)
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            pending: list[Future[str]] = []
+            for checkpoint, name in files_to_verify(checkpoints):
+                pending.append(pool.submit(_find_damage, checkpoint, name, verify=verify))
+            try:
+                value = read([SavedCheckpoint(checkpoint) for checkpoint in checkpoints])
+            finally:
+                damages += [verified.result() for verified in pending]
+                damages += [_find_change(checkpoint) for checkpoint in checkpoints]
     except Exception as caught:  # of a damaged file, there may be any error
         error = caught
     damage = "; ".join(filter(None, damages))
@@ -309,25 +317,6 @@ def read_verified(
     finally:
         del error  # its traceback refers to this frame, a cycle that would keep what was read alive
     return value, ""
-
-
-def _read_while_verifying(
-    checkpoints: Sequence[CheckpointDir],
-    read: Callable[[list[SavedCheckpoint]], Value],
-    damages: list[str],
-    *,
-    verify: bool,
-) -> Value:
-    """Read, and add what is damaged to `damages`, even if reading raises an error."""
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        pending: list[Future[str]] = []
-        for checkpoint, name in files_to_verify(checkpoints):
-            pending.append(pool.submit(_find_damage, checkpoint, name, verify=verify))
-        try:
-            return read([SavedCheckpoint(checkpoint) for checkpoint in checkpoints])
-        finally:
-            damages += [verified.result() for verified in pending]
-            damages += [_find_change(checkpoint) for checkpoint in checkpoints]
 
 
 def _find_change(checkpoint: CheckpointDir) -> str:

@@ -135,7 +135,7 @@ class DeviceClock:
 
     def read_counters(self) -> Counters:
         """Read all counters. Synchronizes with the device."""
-        return _as_counters(self._counters)
+        return Counters(*cast("list[int]", self._counters.tolist()))
 
     def position_of(self, counters: Counters) -> Position:
         """Return the position at these counters. With rules, synchronizes with the device."""
@@ -224,10 +224,6 @@ class DeviceClock:
         counters = self._counters.clone()  # before the step moves, for the same reason
         torch.div(self._consumed, unit, rounding_mode="floor", out=self._curve_step_row)
         return counters
-
-
-def _as_counters(tensor: Tensor) -> Counters:
-    return Counters(*cast("list[int]", tensor.tolist()))
 
 
 def _check_count(count: Any, device: torch.device) -> Tensor | int:

@@ -126,15 +126,17 @@ class _FlatBatch(NamedTuple):
 class _Captured(NamedTuple):
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
-    outputs: tuple[Any, ...]
+    outputs: list[Tensor]
+    """The leaves of the result."""
+    structure: Any
 
 
 class GraphedUpdate:
     """An update that runs eagerly at first, and later from one CUDA graph per shape of batch.
 
     Args:
-        update: Takes the micro-batches and returns tensors; if it returns anything else, that
-            depends only on the shape of the batches. It works on the same tensors at every call.
+        update: Takes the micro-batches and returns a pytree of tensors, whose structure depends
+            only on the shape of the batches. It works on the same tensors at every call.
         status: Is set to complete after a capture, which executes nothing.
         guards: If they fail, all graphs are dropped, and captured again after new warm-ups.
         device: The CUDA device.
@@ -156,7 +158,7 @@ class GraphedUpdate:
 
     def __init__(
         self,
-        update: Callable[[Sequence[Any]], tuple[Any, ...]],
+        update: Callable[[Sequence[Any]], Any],
         status: Status,
         guards: Guards,
         device: torch.device,
@@ -174,7 +176,7 @@ class GraphedUpdate:
         self._warm_ups: dict[Any, int] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
+    def __call__(self, micro_batches: Sequence[Any]) -> Any:
         if self._warm_ups and self._guards.failed():
             self.drop()
         batches: list[_FlatBatch] = []
@@ -197,21 +199,20 @@ class GraphedUpdate:
         self.captured[shape] = captured
         return _replay(captured, batches)
 
-    def _warm_up(self, shape: Any, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
+    def _warm_up(self, shape: Any, micro_batches: Sequence[Any]) -> Any:
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream):
-                outputs = self._update(micro_batches)
+                result = self._update(micro_batches)
         finally:
             current.wait_stream(self._stream)
-        for output in outputs:
-            if isinstance(output, Tensor):
-                output.record_stream(current)  # the side stream must not reuse its memory too early
+        for output in pytree.tree_leaves(result):
+            output.record_stream(current)  # the side stream must not reuse its memory too early
         self._warm_ups[shape] = self._warm_ups.get(shape, 0) + 1
         if not self.captured:
             self._guards.record()  # optimizers create states during warm-ups: not a change
-        return outputs
+        return result
 
     def _capture(self, batches: Sequence[_FlatBatch]) -> _Captured:
         inputs: list[Tensor] = []
@@ -234,7 +235,7 @@ class GraphedUpdate:
                     graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"
                 ),
             ):
-                outputs = self._update(static_batches)
+                result = self._update(static_batches)
         except Exception as error:
             # If leaving the context raised it, its `__context__` is the cause.
             error.add_note(_NOTE)
@@ -243,23 +244,17 @@ class GraphedUpdate:
             raise
         finally:
             self._status.complete()  # capture has moved nothing
-        return _Captured(graph, inputs, outputs)
+        return _Captured(graph, inputs, *pytree.tree_flatten(result))
 
 
-def _replay(captured: _Captured, batches: Sequence[_FlatBatch]) -> tuple[Any, ...]:
+def _replay(captured: _Captured, batches: Sequence[_FlatBatch]) -> Any:
     if captured.inputs:
         tensors: list[Tensor] = []
         for batch in batches:
             tensors += map(_without_repeats, _unique_tensors(batch.leaves).values())
         torch._foreach_copy_(captured.inputs, tensors)
     captured.graph.replay()
-    return tuple(map(_clone_tensor, captured.outputs))
-
-
-def _clone_tensor(output: Any) -> Any:
-    if isinstance(output, Tensor):
-        return output.clone()
-    return output
+    return pytree.tree_unflatten(map(Tensor.clone, captured.outputs), captured.structure)
 
 
 def _check_leaf(leaf: Any, device: torch.device) -> None:

@@ -75,9 +75,9 @@ class StartWarning:
         """Warn if a warning is due. May wait for the device."""
         # A load replaces the lists of groups. What other steps have done with the optimizers since
         # this one was built is not a resumed run.
-        for optimizer, groups in zip(self._optimizers, self._groups, strict=True):
-            if optimizer.param_groups is not groups:
-                self._read_updates_made()
+        pairs = zip(self._optimizers, self._groups, strict=True)
+        if any(optimizer.param_groups is not groups for optimizer, groups in pairs):
+            self._read_updates_made()
         made = self._updates_made
         known = [number for number in made if number is not None]
         if max(known) > 0:

@@ -26,10 +26,6 @@ class Status:
 
     def __init__(self, *, is_distributed: bool) -> None:
         self._is_distributed = is_distributed
-        self._interrupted = _LOAD
-        """The message after an interrupted update."""
-        if is_distributed:
-            self._interrupted = _RESTART
         self._problem = ""
         """The message while anything is incomplete, else ""."""
 
@@ -69,7 +65,7 @@ class Status:
         An error leaves, for instance, new weights with old counters, so that the next update would
         use the same learning rate again.
         """
-        self._problem = self._interrupted
+        self._problem = _RESTART if self._is_distributed else _LOAD
 
     def complete(self) -> None:
         """Complete the update."""

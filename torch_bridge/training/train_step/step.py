@@ -6,7 +6,6 @@ from typing import Any, Literal, Never, get_args
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
@@ -24,7 +23,6 @@ from torch_bridge.training.train_step.cuda_graphs import GraphedUpdate, Guards, 
 from torch_bridge.training.train_step.gradients import check_max_norm
 from torch_bridge.training.train_step.loss import LossFunction, check_loss_fn, parse_loss
 from torch_bridge.training.train_step.loss_call import Carry, LossCall
-from torch_bridge.training.train_step.loss_normalizer import LossNormalizer
 from torch_bridge.training.train_step.optimizer_checks import (
     as_sequence,
     check_model,
@@ -202,9 +200,7 @@ class TrainStep:
         self.model = model
         self.optimizers = optimizers
         self.strict = strict
-        self._module = parallelism.module
-        self._rank = parallelism.rank
-        self._size = parallelism.size
+        self._parallelism = parallelism
         self._raises = on_nonfinite == "raise"
         self._status = Status(is_distributed=parallelism.is_distributed)
         self._count_in_trainer = lightning_counter(nested)
@@ -236,7 +232,7 @@ class TrainStep:
             cuda_graph=cuda_graph,
         )
         self._state = StepState(
-            self._module,
+            parallelism.module,
             optimizers,
             clock=self._clock,
             precision=self._precision,
@@ -258,7 +254,6 @@ class TrainStep:
             parameters,
             parallelism=parallelism,
             clock=self._clock,
-            normalizer=LossNormalizer(parameters, self._precision.scale, parallelism),
             steppers=self._steppers,
             status=self._status,
             max_norm=max_norm,
@@ -323,8 +318,7 @@ class TrainStep:
         """
         self._status.check()
         self._status.begin_update()
-        if count is not None or self._clock.count is not None:
-            self._clock.set_count(count, self._rank, self._size)
+        self._clock.set_count(count, self._parallelism.rank, self._parallelism.size)
         self._steppers.prepare()
         if self._start_warning is not None:
             start_warning = self._start_warning
@@ -334,17 +328,12 @@ class TrainStep:
         micro_batches = batch, *more_micro_batches
         try:
             if self._graphs is not None:
-                outputs = self._graphs(micro_batches)
+                result = self._graphs(micro_batches)
             else:
-                outputs = self._update(micro_batches)
+                result = self._update(micro_batches)
         except Exception as error:
             _note_micro_batches(error, micro_batches)
             raise
-        result = StepResult(*outputs[:4])
-        if len(outputs) > 4:
-            structure, *leaves = outputs[4:]
-            result = result._replace(aux=pytree.tree_unflatten(leaves, structure))
-
         if self._count_in_trainer is not None:
             self._count_in_trainer()
         if self._raises:
@@ -439,15 +428,15 @@ class TrainStep:
         if strict is None:
             strict = self.strict
         checked = self._state.check(state_dict, strict=strict)
-        for message in checked.warnings:
+        for message in checked.run.warnings:
             warn(message)
 
         with self._status.loading():
-            load_plain_state(self._module, checked.saved["model"])
+            load_plain_state(self._parallelism.module, checked.saved["model"])
             self._state.restore(checked)
             self._start_warning = None
             self._steppers.attach()
-            self._steppers.write_host_lrs(checked.position.step)
+            self._steppers.write_host_lrs(checked.run.position.step)
             if self._graphs is not None:
                 self._graphs.drop()
 

@@ -4,7 +4,7 @@ The checks are those that torch's own `load_state_dict` does not make.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, cast
 
 import torch
@@ -14,10 +14,10 @@ from torch.utils import _pytree as pytree
 
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import MAX_CONSUMED
-from plateau_jax.clocks.position import Position, dump_position
+from plateau_jax.clocks.position import dump_position
 from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.record import dump_records, records_of
-from plateau_jax.runs.resume import resume
+from plateau_jax.runs.resume import Resumed, resume
 from plateau_jax.saved_states.formats import Format, check_bool, reading_state_of
 from torch_bridge.groups.optimizers import all_groups
 from torch_bridge.groups.options import check_length
@@ -123,10 +123,7 @@ class CheckedState(NamedTuple):
     saved: TrainStepState
     optimizers: list[Any]
     """A copy of each optimizer's state."""
-    peaks: list[float]
-    position: Position
-    warnings: list[str]
-    """How the saved run differs from this one."""
+    run: Resumed
 
 
 class StepState:
@@ -186,7 +183,7 @@ class StepState:
         with reading_state_of("a TrainStep", state_dict):
             saved = TRAIN_STEP_FORMAT.read("state_dict", state_dict)
             _check_saved_state(self.read(), saved, self._device)
-            peaks, position, warnings = self._read_run(cast("Any", saved), strict=strict)
+            run = self._read_run(cast("Any", saved), strict=strict)
             optimizer_states = _as_list(saved["optimizer"], self._optimizers)
             num_optimizers = len(self._optimizers)
             check_length("state_dict['optimizer']", optimizer_states, num_optimizers, "optimizers")
@@ -196,12 +193,10 @@ class StepState:
         copies: list[Any] = []
         for optimizer, state in zip(self._optimizers, optimizer_states, strict=True):
             copies.append(copy_optimizer_state(optimizer, state))
-        return CheckedState(saved, copies, peaks, position, warnings)
+        return CheckedState(saved, copies, run)
 
-    def _read_run(
-        self, state: Mapping[str, Any], *, strict: bool
-    ) -> tuple[list[float], Position, list[str]]:
-        """Return the peaks and the position of a saved run, and how it differs from this one.
+    def _read_run(self, state: Mapping[str, Any], *, strict: bool) -> Resumed:
+        """Return how a saved run continues.
 
         Raises:
             ValueError: See `TrainStep.load_state_dict`.
@@ -221,14 +216,14 @@ class StepState:
                 f"state_dict was saved with {len(resumed.peaks)} parameter groups, and there are "
                 f"{len(now)}"
             )
-        return resumed.peaks, resumed.position, resumed.warnings
+        return resumed
 
     def restore(self, checked: CheckedState) -> None:
         """Restore everything but the model."""
         saved = checked.saved
         for optimizer, copied in zip(self._optimizers, checked.optimizers, strict=True):
             load_optimizer(optimizer, copied)
-        self._clock.write_state(checked.position, checked.peaks, saved["skipped"])
+        self._clock.write_state(checked.run.position, checked.run.peaks, saved["skipped"])
         self.peak_was_set = bool(saved["peak_was_set"])
         if self._precision.scale is not None:
             self._precision.scale.write_state(saved["loss_scale"] or ())
@@ -256,7 +251,7 @@ def _optimizer_states(
 ) -> list[dict[str, Any]]:
     """Return the optimizers' states, with the clock's peaks and its learning rates at `step`."""
     states = [optimizer.state_dict() for optimizer in optimizers]
-    groups = _saved_groups(states)
+    groups = [group for state in states for group in state["param_groups"]]
     lrs = clock.lrs_at(step)
     # Not strict: a group added after the step was built has no learning rate; the next update
     # rejects it.
@@ -268,14 +263,6 @@ def _optimizer_states(
             group["lr"] = lr
         group["initial_lr"] = peak
     return states
-
-
-def _saved_groups(states: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return the parameter groups in the states of several optimizers."""
-    groups: list[dict[str, Any]] = []
-    for state in states:
-        groups += state["param_groups"]
-    return groups
 
 
 def copy_to_host(state: TrainStepState) -> TrainStepState:
@@ -353,23 +340,19 @@ def _check_model(current: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
         if "_extra_state" in name or name not in saved:  # an extra state may change its type
             continue
         if isinstance(tensor, Tensor):
-            descriptions[name] = _describe_tensor(tensor)
-            saved_descriptions[name] = _describe_value(saved[name])
+            descriptions[name] = _describe(tensor)
+            saved_descriptions[name] = _describe(saved[name])
     _check_equal("a different model", descriptions, saved_descriptions)
 
 
 def _describe_carry(leaves: Sequence[Tensor] | None) -> dict[int, str]:
-    return dict(enumerate(map(_describe_value, leaves or ())))
+    return dict(enumerate(map(_describe, leaves or ())))
 
 
-def _describe_value(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
-        return _describe_tensor(value)
+        return f"{value.dtype} of {tuple(value.shape)}"
     return type(value).__name__
-
-
-def _describe_tensor(tensor: Tensor) -> str:
-    return f"{tensor.dtype} of {tuple(tensor.shape)}"
 
 
 def _check_equal(source: str, current: dict[Any, str], saved: dict[Any, str]) -> None:

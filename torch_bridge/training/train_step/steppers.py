@@ -12,7 +12,7 @@ update fills a copy of it, since an optimizer that compiles its step may reject 
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -54,6 +54,20 @@ class _Attached(NamedTuple):
     @property
     def is_on_device(self) -> bool:
         return self.skip_attribute is not None
+
+    def is_current(self) -> bool:
+        """Return False if the user or a load has changed the groups."""
+        # Every update pays for these comparisons, so they cover only changes that would go
+        # unnoticed.
+        groups = self.optimizer.param_groups
+        if groups is not self.groups or len(groups) != len(self.settings):
+            return False
+        for group, (params, num_params, fused) in zip(groups, self.settings, strict=True):
+            if group["params"] is not params or len(params) != num_params:
+                return False
+            if group.get("fused") is not fused:
+                return False
+        return True
 
 
 class OptimizerSteppers:
@@ -123,13 +137,12 @@ class OptimizerSteppers:
             last = first + len(optimizer.param_groups)
             attached.append(self._attach_optimizer(optimizer, slice(first, last)))
             first = last
-        self._any_on_host = not all(item.is_on_device for item in attached)
         for group, peak in zip(all_groups(self._optimizers), self._clock.peaks, strict=True):
             group["initial_lr"] = peak  # as a torch scheduler does
-        # Last: `prepare` compares it with the optimizers, so that the next update attaches again
-        # after an interrupt anywhere before.
+        # `prepare` compares it with the optimizers, so that the next update attaches again after an
+        # interrupt anywhere before.
         self._attached = attached
-        self.prepare()
+        self._write_tensors()
 
     def _attach_optimizer(self, optimizer: Optimizer, clock_groups: slice) -> _Attached:
         groups = optimizer.param_groups
@@ -160,25 +173,20 @@ class OptimizerSteppers:
         Raises:
             ValueError: As `attach`.
         """
-        # Every update pays for these comparisons, so they cover only changes that would go
-        # unnoticed.
+        if not all(attached.is_current() for attached in self._attached):
+            self.attach()
+        else:
+            check_no_scheduler(self._nested)
+            self._write_tensors()
+
+    def _write_tensors(self) -> None:
+        """Give the groups their tensors, which a program may have replaced."""
         for attached in self._attached:
-            groups = attached.groups
-            settings = attached.settings
-            if attached.optimizer.param_groups is not groups or len(groups) != len(settings):
-                return self.attach()
-            for group, setting, lr in zip(groups, settings, attached.lrs, strict=True):
-                params, num_params, fused = setting
-                if group["params"] is not params or len(params) != num_params:
-                    return self.attach()
-                if group.get("fused") is not fused:
-                    return self.attach()
+            for group, lr in zip(attached.groups, attached.lrs, strict=True):
                 if lr is not None:
                     group["lr"] = lr
             if attached.is_fused_sgd:
                 fused_sgd.create_momentum(attached.optimizer)
-        check_no_scheduler(self._nested)
-        return None
 
     def _current_parameter_ids(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
@@ -186,16 +194,12 @@ class OptimizerSteppers:
     def step(self, skip: Tensor, skip_number: Tensor) -> None:
         """Step all optimizers unless `skip`, a bool scalar; `skip_number` has it in float32."""
         is_skipped = False
-        if self._any_on_host:
+        if not all(attached.is_on_device for attached in self._attached):
             # The only time that an update waits for the device. An interrupt during this wait, such
             # as Ctrl-C, changes nothing, so it comes before `begin_writing`: the step stays usable.
-            # One number carries both: 5 is step 5, and ~5 = -6 is step 5 of a skipped update.
-            curve_step = self._clock.curve_step
-            number = int(torch.where(skip, ~curve_step, curve_step).item())
-            is_skipped = number < 0
-            if is_skipped:
-                number = ~number
-            self.write_host_lrs(number)
+            both = torch.stack([skip.long(), self._clock.curve_step])  # to wait once
+            is_skipped, curve_step = cast("list[int]", both.tolist())
+            self.write_host_lrs(curve_step)
         # Before the first optimizer moves a weight, and before a skipped update is counted.
         self._status.begin_writing()
         if is_skipped:

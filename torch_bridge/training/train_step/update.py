@@ -5,7 +5,6 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.distributed.parallelism import Parallelism
@@ -13,6 +12,7 @@ from torch_bridge.training.train_step.gradients import clip, gradients_of
 from torch_bridge.training.train_step.loss import Loss, check_same_form
 from torch_bridge.training.train_step.loss_call import LossCall
 from torch_bridge.training.train_step.loss_normalizer import LossNormalizer
+from torch_bridge.training.train_step.result import StepResult
 from torch_bridge.training.train_step.status import Status
 from torch_bridge.training.train_step.steppers import OptimizerSteppers
 
@@ -27,7 +27,7 @@ class _Passes(NamedTuple):
     carry: list[Tensor]
     """The leaves of the last carry."""
     aux: list[Any]
-    """The aux output of each micro-batch."""
+    """The aux output of each micro-batch; empty without `has_aux`."""
 
 
 class Update:
@@ -40,7 +40,6 @@ class Update:
         *,
         parallelism: Parallelism,
         clock: DeviceClock,
-        normalizer: LossNormalizer,
         steppers: OptimizerSteppers,
         status: Status,
         max_norm: float | None,
@@ -52,27 +51,18 @@ class Update:
         self._all_parameters = list(loss_call.model.parameters())
         self._parallelism = parallelism
         self._clock = clock
-        self._normalizer = normalizer
+        self._normalizer = LossNormalizer(parameters, self._scale, parallelism)
         self._steppers = steppers
         self._status = status
         self._max_norm = max_norm
 
-    def __call__(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
-        """Run an update, so that an error leaves nothing of it behind.
-
-        Args:
-            micro_batches: The micro-batches of this rank.
-
-        Returns:
-            Loss, norm, learning rates and counters, as new tensors. With `has_aux` also the pytree
-            structure of the micro-batches' aux outputs and their tensors, flat, so that a CUDA
-            graph can copy them.
-        """
+    def __call__(self, micro_batches: Sequence[Any]) -> StepResult:
+        """Run an update over this rank's micro-batches, so that an error leaves nothing behind."""
         self._clear_gradients()
         try:
-            outputs = self._run(micro_batches)
+            result = self._run(micro_batches)
             self._status.complete()
-            return outputs
+            return result
         finally:
             self._clear_gradients()
 
@@ -80,7 +70,7 @@ class Update:
         for parameter in self._all_parameters:
             parameter.grad = None
 
-    def _run(self, micro_batches: Sequence[Any]) -> tuple[Any, ...]:
+    def _run(self, micro_batches: Sequence[Any]) -> StepResult:
         passes = self._forward_and_backward(micro_batches)
         gradients = gradients_of(self._optimized)
         if not gradients:
@@ -109,11 +99,7 @@ class Update:
             self._scale.update(found_inf, loss)
         if self._carry is not None:
             self._carry.write(next_carry)
-        outputs = loss, norm, self._clock.lrs.clone(), counters
-        if not self._loss_call.has_aux:
-            return outputs
-        leaves, structure = pytree.tree_flatten(tuple(passes.aux))
-        return *outputs, structure, *leaves
+        return StepResult(loss, norm, self._clock.lrs.clone(), counters, tuple(passes.aux))
 
     def _forward_and_backward(self, micro_batches: Sequence[Any]) -> _Passes:
         carry: list[Tensor] = []
@@ -131,7 +117,8 @@ class Update:
                 if number == 1:
                     divisor = self._normalizer.choose_divisor(weight, count)
                 total = self._normalizer.backward((term, weight), count, divisor)
-            aux.append(aux_of_batch)
+            if self._loss_call.has_aux:
+                aux.append(aux_of_batch)
             if count == 1:
                 return _Passes((total, weight), divisor, carry, aux)
             sums = _add_losses(sums, (total, weight))

@@ -11,7 +11,7 @@ const textOf = ({ curve, peak }) => JSON.stringify({ curve, peak });
 // Ask for the descriptions of entries.
 export async function describe(entries) {
   const asked = entries.map(({ curve, peak }) => ({ curve, peak }));
-  const { curves } = await ask("/page", { curves: asked });
+  const { curves } = await ask("/describe", { curves: asked });
   entries.forEach((entry, index) => {
     const { fault, ...description } = curves[index];
     answers.set(entry.id, {

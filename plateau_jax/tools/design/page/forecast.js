@@ -2,6 +2,7 @@
 // forecasts.
 
 import { byId, element, formatLearningRate, sentence } from "./elements.js";
+import { largestOf, validPart } from "./descriptions.js";
 import { keepState, loadState } from "./history.js";
 import { LogDialog, describeRun } from "./logs.js";
 import { LossPicture } from "./losses.js";
@@ -16,12 +17,10 @@ export class Forecasts {
   #picture = new LossPicture();
   dialog;
 
-  // page.entries() returns the valid curves, page.visible() those on the picture,
-  // page.question(entry) the curve and the peak of one of them. page.compare() asks the server
-  // about the present runs and calls `show`. page.settled() resolves once the server has described
-  // all curves, page.changed() is called when there is something new to show. page.largest(entry)
-  // returns a curve's largest multiplier, page.useLargest(lr) gives all curves a largest learning
-  // rate.
+  // page.entries() returns the valid curves, page.visible() those on the picture. page.compare()
+  // asks the server about the present runs and calls `show`. page.settled() resolves once the server
+  // has described all curves, page.changed() is called when there is something new to show.
+  // page.useLargest(lr) gives all curves a largest learning rate.
   constructor(page) {
     this.#page = page;
     const add = (runs) => this.#setRuns([...this.#runs, ...runs]);
@@ -152,9 +151,9 @@ export class Forecasts {
   }
 
   #hasOtherPeak(entry, largest) {
-    const multiplier = this.#page.largest(entry);
+    const multiplier = largestOf(entry);
     if (multiplier <= 0) return false;  // no peak changes a curve of zeros
-    const ownLargest = this.#page.question(entry).peak * multiplier;
+    const ownLargest = validPart(entry).peak * multiplier;
     return Math.abs(ownLargest / largest - 1) > SAME_PEAK;
   }
 }

@@ -1,5 +1,6 @@
 // The dialog that opens logs: it asks what a log leaves open, such as the curve of its run.
 
+import { validPart } from "./descriptions.js";
 import { byId, element, formatStep, sentence } from "./elements.js";
 import { ask, latestOnly } from "./requests.js";
 
@@ -24,9 +25,8 @@ export class LogDialog {
   #page;
   #logs = [];
 
-  // page.entries() returns the curves that a run may have been trained with, page.question(entry)
-  // the curve and the peak of one of them; page.settled() resolves once the server has described
-  // all curves; page.add(runs) takes the runs that were opened.
+  // page.entries() returns the curves that a run may have been trained with; page.settled() resolves
+  // once the server has described all curves; page.add(runs) takes the runs that were opened.
   constructor(page) {
     this.#page = page;
     const files = this.#dialog.querySelector("[type=file]");
@@ -134,7 +134,7 @@ class OpenedLog {
   }
 
   #question(entry) {
-    const { curve, peak } = entry ? this.#page.question(entry) : { curve: null, peak: null };
+    const { curve, peak } = entry ? validPart(entry) : { curve: null, peak: null };
     const columns = {
       step: this.#choice("step"),
       loss: this.#choice("loss"),

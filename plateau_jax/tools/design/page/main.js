@@ -40,7 +40,9 @@ const entriesBut = (id) => entries().filter((entry) => entry.id !== id);
 
 // The valid entries, and those that the picture shows.
 const validEntries = () => entries().filter(descriptionOf);
-const visibleEntries = () => validEntries().filter(({ id, isHidden }) => !isHidden || id === selected().id);
+const visibleEntries = () => validEntries()
+  .map((entry) => ({ ...entry, isSelected: entry.id === selected().id }))
+  .filter(({ isHidden, isSelected }) => !isHidden || isSelected);
 
 // Successive changes with the same key form one undo step.
 function change(key, next) {
@@ -101,14 +103,14 @@ async function openCurves(saved, name) {
   await refreshed;  // a peak that was typed last is valid only once it is answered
   if (isFull()) throw new Error(fullText());
   const asked = { curve: saved, peak: lastValid(selected()).peak };
-  const { curves } = await ask("/page", { curves: [asked] });
+  const { curves } = await ask("/describe", { curves: [asked] });
   const [{ fault, curve, peak }] = curves;
   if (fault) throw new Error(fault.message);
   add(name, curve, peak);
 }
 
 async function openPage(saved) {
-  const { curves } = await ask("/page", { curves: saved });
+  const { curves } = await ask("/describe", { curves: saved });
   if (!curves.length) throw new Error("This page was saved without a curve");
   const firstId = unusedId();
   const opened = curves.map(({ fault, curve, peak }, index) => {
@@ -141,9 +143,9 @@ const refresh = latestOnly(async () => {
 
 // Ask about the curves that are valid, or were so last. Lists in the answer become maps from the
 // curves' ids.
-async function askAboutValid(question) {
+async function askAboutValid(path, question) {
   const asked = validEntries();
-  const answer = await ask("/page", { curves: asked.map(validPart), describe: false, ...question });
+  const answer = await ask(path, { curves: asked.map(validPart), ...question });
   for (const [name, value] of Object.entries(answer)) {
     if (!Array.isArray(value)) continue;
     answer[name] = new Map(asked.map(({ id }, index) => [id, value[index]]));
@@ -153,7 +155,7 @@ async function askAboutValid(question) {
 
 const compare = latestOnly(async () => {
   const { runs } = forecasts;
-  const answer = await askAboutValid({ runs: runs.map(({ text }) => text) });
+  const answer = await askAboutValid("/compare", { runs: runs.map(({ text }) => text) });
   if (runs !== forecasts.runs) return;  // another question follows
   ratios = answer.ratios;
   byId("note").textContent = answer.note;
@@ -163,7 +165,7 @@ const compare = latestOnly(async () => {
 const readLearningRates = latestOnly(async () => {
   const { step } = picture;
   let lrs = new Map();
-  if (step !== null) lrs = (await askAboutValid({ step })).learning_rates;
+  if (step !== null) lrs = (await askAboutValid("/learning_rates", { step })).learning_rates;
   const shown = visibleEntries().map((entry) => {
     const lr = lrs.has(entry.id) ? formatLearningRate(lrs.get(entry.id)) : "";
     return { ...entry, lr };
@@ -175,8 +177,8 @@ const readLearningRates = latestOnly(async () => {
 // The line below the picture: the names of the curves, and their learning rates at a step, if there
 // is one.
 function showReadout(step, shown) {
-  const items = shown.map(({ id, colour, name, lr }) =>
-    element("span", {}, swatch(colour, id === selected().id), `${name} `, element("b", {}, lr)));
+  const items = shown.map(({ colour, name, isSelected, lr }) =>
+    element("span", {}, swatch(colour, isSelected), `${name} `, element("b", {}, lr)));
   if (step === null) items.push("Point at the picture to read learning rates.");
   else items.push(element("span", {}, "at step ", element("b", {}, formatStep(step))));
   byId("readout").replaceChildren(...items);
@@ -186,12 +188,10 @@ function showReadout(step, shown) {
 
 const forecasts = new Forecasts({
   entries: validEntries,
-  visible: () => visibleEntries().map((entry) => ({ ...entry, isSelected: entry.id === selected().id })),
-  question: validPart,
+  visible: visibleEntries,
   compare: () => compare(),
   changed: () => showCurves(),
   settled: () => started.then(() => refreshed),
-  largest: largestOf,
   useLargest: (lr) => {
     const curves = entries().map((entry) => {
       const largest = largestOf(entry);
@@ -260,13 +260,7 @@ function showFields({ isUndone = false } = {}) {
 }
 
 function showPicture(entry) {
-  picture.draw(visibleEntries().map((shown) => ({
-    id: shown.id,
-    colour: shown.colour,
-    name: shown.name,
-    isSelected: shown.id === entry.id,
-    answer: descriptionOf(shown),
-  })));
+  picture.draw(visibleEntries().map((shown) => ({ ...shown, answer: descriptionOf(shown) })));
   const isStale = Boolean(faultOf(entry));
   byId("picture").classList.toggle("stale", isStale);
   byId("stale").hidden = !isStale;
