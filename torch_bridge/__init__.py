@@ -25,9 +25,9 @@ from plateau_jax.lazy_names import attach as _attach
 # Without torch, `count_updates` and the names of `plateau_jax` work all the same; every other name
 # raises an error that says so.
 with suppress(ModuleNotFoundError):
-    from torch_bridge.safe_globals import allow_values
+    from torch_bridge.safe_globals import register_safe_globals
 
-    allow_values()
+    register_safe_globals()
 
 _PUBLIC_NAMES = {
     "plateau_jax": [
@@ -45,9 +45,9 @@ _PUBLIC_NAMES = {
     "torch_bridge.training.data.loader": ["make_loader"],
     "torch_bridge.training.data.prefetching": ["prefetch"],
     "torch_bridge.training.data.update_count": ["count_updates"],
-    "torch_bridge.training.device_clocks.table": ["multiplier", "tensors"],
+    "torch_bridge.training.device_clocks.tensor_table": ["multiplier", "tensors"],
     "torch_bridge.training.distributed.activation_checkpointing": ["checkpoint_activations"],
-    "torch_bridge.training.distributed.distribution": ["distribute"],
+    "torch_bridge.training.distributed.distribute": ["distribute"],
     "torch_bridge.training.distributed.processes": ["is_main"],
     "torch_bridge.training.loop.evaluation": ["evaluate"],
     "torch_bridge.training.loop.metric_log": ["MetricLog"],

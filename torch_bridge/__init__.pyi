@@ -15,14 +15,14 @@ from torch_bridge.training.checkpointing.checkpoints import Checkpoints as Check
 from torch_bridge.training.data.loader import make_loader as make_loader
 from torch_bridge.training.data.prefetching import prefetch as prefetch
 from torch_bridge.training.data.update_count import count_updates as count_updates
-from torch_bridge.training.device_clocks.table import (
+from torch_bridge.training.device_clocks.tensor_table import (
     multiplier as multiplier,
     tensors as tensors,
 )
 from torch_bridge.training.distributed.activation_checkpointing import (
     checkpoint_activations as checkpoint_activations,
 )
-from torch_bridge.training.distributed.distribution import distribute as distribute
+from torch_bridge.training.distributed.distribute import distribute as distribute
 from torch_bridge.training.distributed.processes import is_main as is_main
 from torch_bridge.training.loop.evaluation import evaluate as evaluate
 from torch_bridge.training.loop.metric_log import MetricLog as MetricLog

@@ -7,6 +7,6 @@ from plateau_jax.clocks.rules import HOLD_RULE_CLASSES
 from plateau_jax.curves.serialization import CURVE_CLASSES
 
 
-def allow_values() -> None:
+def register_safe_globals() -> None:
     """Add the classes to torch's list; their constructors check what a file contains."""
     torch.serialization.add_safe_globals([*CURVE_CLASSES.values(), DataClock, *HOLD_RULE_CLASSES])

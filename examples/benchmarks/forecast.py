@@ -36,7 +36,7 @@ from pathlib import Path
 import numpy as np
 
 from plateau_jax import LossFit, LossRun, StagedCurve, fit_losses
-from plateau_jax.tools.forecasts.logged_losses import AFTER_WARMUP, group_losses, group_run
+from plateau_jax.tools.forecasts.loss_groups import AFTER_WARMUP, group_losses, group_run
 from plateau_jax.tools.forecasts.loss_interval import ForecastTerms
 from plateau_jax.tools.forecasts.loss_law import fit_law, schedule_sums
 

@@ -11,9 +11,9 @@ To add a kind of curve:
    fields are the arguments that users write. `__post_init__` checks them, and calls `_derive` with
    the exact segments, from which everything else follows. Import the module in
    `plateau_jax/__init__.py`, so that `Curve.from_dict` knows the kind. For the design page, add the
-   kind to `source.py`, `handles.py`, `page/controls.js` and, in `page/edits.js`, to `stepsOf`, all
-   in `plateau_jax/tools/design/`. Add it to the kinds in the docstring of `Curve.from_dict`. Name
-   an argument that is a curve `curve` or `other` (`serialization.NESTED`).
+   kind to `code_snippets.py`, `handles.py`, `page/controls.js` and, in `page/edits.js`, to
+   `stepsOf`, all in `plateau_jax/tools/design/`. Add it to the kinds in the docstring of
+   `Curve.from_dict`. Name an argument that is a curve `curve` or `other` (`serialization.NESTED`).
 2. In `tests/`, generate it in `tests/support/curves/strategies.py`, with its exact levels in
    `tests/support/numerics/oracle.py`, and add a curve to `tests/support/golden/curves.py`.
 3. If users call it by name, add the name to the `__init__.py` and the `__init__.pyi` of

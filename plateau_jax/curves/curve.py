@@ -355,7 +355,7 @@ class Curve:
         >>> schedule["learning_rate"](50, 3e-4)
         0.0001500000071246177
         """
-        from plateau_jax.tools.export.source import python_source
+        from plateau_jax.tools.export.python_source import python_source
 
         return python_source(self, peak_value)
 

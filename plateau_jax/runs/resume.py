@@ -19,7 +19,7 @@ SavedRecords = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A record, or one for each parameter group."""
 
 
-class Resumed(NamedTuple):
+class ResumedRun(NamedTuple):
     """How a saved run continues."""
 
     position: Position
@@ -36,7 +36,7 @@ def resume(
     owner: StateOwner,
     *,
     strict: bool,
-) -> Resumed:
+) -> ResumedRun:
     """Return the position and the peaks with which a saved run continues under this schedule.
 
     A clock that differs from the saved one starts afresh at the saved step.
@@ -92,7 +92,7 @@ def resume(
         position = start_position(clock, position.updates, position.step)
         check_consumed(position.consumed(clock))
     peaks = [float(checks.peak("peak_value", record.peak_value)) for record in records]
-    return Resumed(position, peaks, warnings)
+    return ResumedRun(position, peaks, warnings)
 
 
 def check_resume(

@@ -8,7 +8,7 @@ from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
-from support.numerics.borders import steps_at_borders
+from support.numerics.borders import steps_near_midpoints
 from support.numerics.oracle import (
     Oracle,
     are_equal,
@@ -51,7 +51,7 @@ def test_values_are_within_the_promised_error(case):
 @pytest.mark.parametrize("shape", SHAPES)
 @given(data=st.data())
 def test_values_near_rounding_borders_are_exact_and_monotone(shape, data):
-    description, step = data.draw(steps_at_borders((shape,)))
+    description, step = data.draw(steps_near_midpoints((shape,)))
     check_values(description, [step])
     curve = build(description)
     spans = Oracle(description).spans()
@@ -102,7 +102,7 @@ def test_first_step_of_every_segment_is_nearest_float32(description):
         assert is_nearest_float32(curve(border), oracle(border)), border
 
 
-@given(steps_at_borders(least=Fraction(1, 2**38)))
+@given(steps_near_midpoints(least=Fraction(1, 2**38)))
 def test_cooldown_starts_at_nearest_float32_near_borders(case):
     parent, at = case
     cooldown = {"cooldown": parent, "at": at, "steps": 1, "to": 0.0, "shape": "1-sqrt"}

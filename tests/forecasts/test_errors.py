@@ -10,7 +10,7 @@ from support.forecasts.logs import CURVE, PEAK, STEPS, kept_losses, logged, rows
 from support.wrong import wrong
 
 from plateau_jax import BatchPlan, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.tools.logged_lrs.logs import UnclearLogError
+from plateau_jax.tools.logged_lrs.log_table import UnclearLogError
 
 RUN = logged(CURVE)
 LOSSES = RUN.losses

@@ -15,8 +15,8 @@ from support.examples import examples
 from support.forecasts.logs import kept_losses, logged, rows_of, with_losses
 
 from plateau_jax import CurveWarning, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.tools.forecasts.logged_losses import group_run
 from plateau_jax.tools.forecasts.loss_checks import _lags, _problem_of_beginning
+from plateau_jax.tools.forecasts.loss_groups import group_run
 
 COSINE = PlateauCurve(2000, warmup_steps=50)
 WSD = StagedCurve([(50, 1.0), (1450,), (500, 0.0)])

@@ -15,7 +15,7 @@ from support.training.cuda_graphs.graphs import no_waiting
 from plateau_jax import PlateauCurve, stack
 from plateau_jax.numerics import round_to_float32
 from torch_bridge import multiplier, tensors
-from torch_bridge.training.device_clocks import table
+from torch_bridge.training.device_clocks import tensor_table
 
 MAX_STEP = 2**31 - 1
 cases = curves_and_steps((0, 1, 2, 18, 19, 30), scaled=True)
@@ -104,7 +104,7 @@ def test_value_is_divided_by_any_power_of_two(pairs):
     expected = np.float32([round_to_float32(*pair) for pair in pairs])
     pieces = torch.arange(len(values))
     exponent = torch.tensor(exponents, dtype=torch.int32)
-    multipliers = table.to_float32(torch.tensor(values), exponent, pieces)
+    multipliers = tensor_table.to_float32(torch.tensor(values), exponent, pieces)
     assert_equal_bits(multipliers, expected)
 
 

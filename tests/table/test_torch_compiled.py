@@ -13,7 +13,7 @@ from support.numerics.borders import curves_near_borders
 
 from plateau_jax import StagedCurve
 from torch_bridge import multiplier, tensors
-from torch_bridge.training.device_clocks import table
+from torch_bridge.training.device_clocks import tensor_table
 
 _compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 """The import of torch's compiler gives this warning."""
@@ -96,7 +96,7 @@ def test_256_bit_vectors_round_once_at_borders():
     @partial(torch.compile, fullgraph=True)
     def as_float32(levels):
         exponent = torch.tensor([61], dtype=torch.int32)
-        return table.to_float32(levels + 1 - 1, exponent, torch.zeros_like(levels))
+        return tensor_table.to_float32(levels + 1 - 1, exponent, torch.zeros_like(levels))
 
     with config.patch({"cpp.simdlen": 256}):
         rounded = as_float32(torch.from_numpy(values))

@@ -318,7 +318,7 @@ for name in ("adamw", "sgd", "momentum", "rmsprop", "plain momentum"):
     KINDS[f"{name}, fp16"] = Kind(name, precision="fp16", max_norm=0.5)
 for name in ("adamw", "sgd", "rmsprop"):
     KINDS[f"{name}, overflow"] = Kind(name, precision="fp16", loss_scale=2.0**22)
-    KINDS[f"{name}, growth"] = Kind(name, precision="fp16", loss_scale=2.0**10, good_updates=1997)
+    KINDS[f"{name}, growth"] = Kind(name, precision="fp16", loss_scale=2.0**10, growth_tracker=1997)
 
 
 # Parameters of another dtype; an optimizer may keep its state in a different one.

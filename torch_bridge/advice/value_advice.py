@@ -13,7 +13,7 @@ from plateau_jax.runs.record import shortest_decimal
 from torch_bridge.groups.options import GroupOption, as_number, is_same, written_values
 
 # Some libraries keep factors of an option in the groups, which only their schedulers apply.
-_SCALES = {
+_FACTORS = {
     "lr": ("lr_scale", "lr_mult", "lr_multiplier"),  # of timm, MAE and BEiT; of others; of DINOv2
     "weight_decay": ("wd_multiplier",),  # of DINOv2
 }
@@ -85,10 +85,10 @@ def message_at_build(
     return ""
 
 
-def warn_of_scales(option: GroupOption, groups: Sequence[dict[str, Any]]) -> None:
+def warn_about_factors(option: GroupOption, groups: Sequence[dict[str, Any]]) -> None:
     """Warn if a group has a factor for the option, which this library does not apply."""
-    for key in _SCALES.get(option.name, ()):
-        scaled = [group for group in groups if _is_scale(group.get(key, 1))]
+    for key in _FACTORS.get(option.name, ()):
+        scaled = [group for group in groups if _is_factor(group.get(key, 1))]
         if scaled:
             # This line is also right for a group that had a scheduler before. It does not work
             # in place, because several groups may have the same tensor.
@@ -101,7 +101,7 @@ def warn_of_scales(option: GroupOption, groups: Sequence[dict[str, Any]]) -> Non
             )
 
 
-def _is_scale(value: Any) -> bool:
+def _is_factor(value: Any) -> bool:
     try:
         return float(value) != 1
     except (RuntimeError, TypeError, ValueError):

@@ -32,20 +32,20 @@ def curves_of_groups_with(
 ) -> list[Any]:
     """Return the curves of the groups that have an option; the other groups have None."""
     check_length("curve", curves, len(groups))
-    followed: list[Any] = []
+    curves_of_followed: list[Any] = []
     for index, (group, curve) in enumerate(zip(groups, curves, strict=True)):
         if curve is not None:
             option.value_of(index, group)  # raises an error for a group without the option
-            followed.append(curve)
+            curves_of_followed.append(curve)
         elif option.is_in(group):
             raise ValueError(
                 f"curve[{index}] is None, but param_groups[{index}] has {option} = "
                 f"{as_number(option.read(group))!r}. To keep it constant, write "
                 "StagedCurve([(1,)], start=1.0)"
             )
-    if not followed:
+    if not curves_of_followed:
         raise ValueError(f"curve has only None: no parameter group has {option}")
-    return followed
+    return curves_of_followed
 
 
 def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str = "") -> None:

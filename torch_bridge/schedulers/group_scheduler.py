@@ -30,7 +30,7 @@ from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.saved_states.formats import check_bool, reading_state_of
 from torch_bridge.advice.step_advice import StepAdvice, seems_loaded
-from torch_bridge.advice.value_advice import message_at_build, value_message, warn_of_scales
+from torch_bridge.advice.value_advice import message_at_build, value_message, warn_about_factors
 from torch_bridge.groups.curves_and_peaks import check_peaks_are_known
 from torch_bridge.groups.options import GroupOption, as_number, bases_per_group
 from torch_bridge.schedulers.scheduled_groups import Members, ScheduledGroups
@@ -71,7 +71,7 @@ class GroupScheduler(LRScheduler):
         differ from the program's without a warning."""
         self._advice: StepAdvice | None = None
 
-        warn_of_scales(option, groups.known)
+        warn_about_factors(option, groups.known)
         message = ""
         if advise:
             # The step of the first update: torch's constructor makes a step.
@@ -167,7 +167,7 @@ class GroupScheduler(LRScheduler):
                 self._warn_of_values(members)
             if groups.has_loaded_other_values():
                 self._advice.note_load()
-        warn_of_scales(groups.option, new)
+        warn_about_factors(groups.option, new)
         groups.accept(members, self.curve_step, writes=writes)
 
     def _warn_of_values(self, members: Members) -> None:

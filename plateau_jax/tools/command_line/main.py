@@ -28,7 +28,7 @@ from plateau_jax.tools.forecasts.loss_fit import fit_losses
 from plateau_jax.tools.forecasts.loss_run import LossRun
 from plateau_jax.tools.logged_lrs.compare_log import LogComparison, compare_log
 from plateau_jax.tools.logged_lrs.log_files import decode_log, parse_log
-from plateau_jax.tools.logged_lrs.logs import UnclearLogError
+from plateau_jax.tools.logged_lrs.log_table import UnclearLogError
 from plateau_jax.tools.theory import bounds
 from plateau_jax.tools.theory.bounds import compare
 

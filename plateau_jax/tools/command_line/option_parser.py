@@ -74,7 +74,7 @@ def _add_plateau_curve(parser: argparse.ArgumentParser) -> None:
     add(
         "--decay-shape",
         metavar="SHAPE",
-        help=f"{_listed([*SHAPES_ALLOWING_ZERO])}, with a decimal for P, as in 1-x^2 (cosine)",
+        help=f"{_join_names([*SHAPES_ALLOWING_ZERO])}, with a decimal for P, as in 1-x^2 (cosine)",
     )
     add("--min-lr-ratio", metavar="R", help="final learning rate, as a fraction of the peak (0)")
 
@@ -82,7 +82,7 @@ def _add_plateau_curve(parser: argparse.ArgumentParser) -> None:
 _OTHER_SHAPES = [name for name in SHAPES if name not in SHAPES_ALLOWING_ZERO]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} or {last}"
 
@@ -105,7 +105,7 @@ def _add_staged_curve(parser: argparse.ArgumentParser) -> None:
         dest="stages",
         help="a stage to the level TO; without TO the level stays. STEPS is a number, or with "
         "TOTAL also a percentage, as in 2%%, or once the word rest; SHAPE is a shape as above, "
-        f"{_listed(_OTHER_SHAPES)} (linear); repeat it for the next stage",
+        f"{_join_names(_OTHER_SHAPES)} (linear); repeat it for the next stage",
     )
     add("--start", metavar="R", help="the level at step 0 (0)")
 

@@ -15,14 +15,14 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
 from plateau_jax.shapes.known_shapes import SHAPES, SHAPES_ALLOWING_ZERO
 from plateau_jax.tools.configuration import curve_from_text, parse_numbers
-from plateau_jax.tools.design import source
+from plateau_jax.tools.design import code_snippets
 from plateau_jax.tools.design.forecasts import fit_logs, forecast_curves, open_log
 from plateau_jax.tools.design.handles import curve_and_peak_handles
 from plateau_jax.tools.design.messages import advice_about, placed_message
 from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.tools.drawing.segment_table import segment_table
-from plateau_jax.tools.forecasts.logged_losses import end_of_rise
 from plateau_jax.tools.forecasts.loss_forecast import NOTE as FORECAST_NOTE
+from plateau_jax.tools.forecasts.loss_groups import end_of_rise
 from plateau_jax.tools.theory.bounds import (
     LeastBound,
     minimize_bound,
@@ -209,9 +209,9 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "spans": list(shaded_spans(curve._exact_segments)),
         "segments": {"headings": table.headings, "rows": table.rows},
         "handles": [asdict(handle) for handle in handles],
-        "optax": source.optax_code(curve, peak),
-        "torch": source.torch_code(curve, peak),
-        "json": source.as_json(arguments),
+        "optax": code_snippets.optax_code(curve, peak),
+        "torch": code_snippets.torch_code(curve, peak),
+        "json": code_snippets.as_json(arguments),
         "advice": advice,
     }
 

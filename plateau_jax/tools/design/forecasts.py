@@ -23,7 +23,7 @@ from plateau_jax.tools.drawing.sampling import thin_out
 from plateau_jax.tools.forecasts.loss_fit import LossFit, Prediction, fit_runs
 from plateau_jax.tools.forecasts.loss_run import LossRun, largest_lr_of
 from plateau_jax.tools.logged_lrs.log_files import decode_log, parse_log
-from plateau_jax.tools.logged_lrs.logs import UnclearLogError
+from plateau_jax.tools.logged_lrs.log_table import UnclearLogError
 
 _MAX_DRAWN = 600
 """The most logged losses of a run that the page draws."""
@@ -110,7 +110,7 @@ def _read_run(text: str) -> _NamedRun:
     return _NamedRun(values["name"], run)
 
 
-class Fit(NamedTuple):
+class RunsFit(NamedTuple):
     """The law fitted to the runs, or None, and the answer about them."""
 
     law: LossFit | None
@@ -118,8 +118,8 @@ class Fit(NamedTuple):
 
 
 @lru_cache(16)
-def fit_logs(texts: tuple[str, ...]) -> Fit:
-    """Fit the law to the runs of `open_log`; the answer is {"runs", "advice"} or {"fault"}.
+def fit_logs(texts: tuple[str, ...]) -> RunsFit:
+    """RunsFit the law to the runs of `open_log`; the answer is {"runs", "advice"} or {"fault"}.
 
     A run in the answer has the logged losses and the fitted law, as `LossFit.plot` draws them.
     """
@@ -129,8 +129,8 @@ def fit_logs(texts: tuple[str, ...]) -> Fit:
         with record_warnings() as advice:
             law = fit_runs(runs, [name for name, _ in named_runs])
     except ValueError as error:
-        return Fit(None, {"fault": str(error)})
-    return Fit(law, {"runs": [_describe_run(law, run) for run in runs], "advice": advice})
+        return RunsFit(None, {"fault": str(error)})
+    return RunsFit(law, {"runs": [_describe_run(law, run) for run in runs], "advice": advice})
 
 
 def _describe_run(law: LossFit, run: LossRun) -> dict[str, list[float]]:

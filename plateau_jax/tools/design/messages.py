@@ -15,7 +15,7 @@ from plateau_jax.curves.serialization import NESTED
 _CELLS = {"start": 0, "steps": 0, "duration": 1, "length": 1, "to": 1, "shape": 2}
 """The index of each part in a pair or a stage."""
 
-_warnings = Lock()
+_warnings_lock = Lock()
 """Held while warnings are recorded: `catch_warnings` replaces the filters of the whole process."""
 
 
@@ -23,7 +23,7 @@ _warnings = Lock()
 def record_warnings() -> Generator[list[Message]]:
     """Collect the messages of all `CurveWarning`s; the list is filled at the end."""
     messages: list[Message] = []
-    with _warnings, warnings.catch_warnings(record=True) as caught:
+    with _warnings_lock, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CurveWarning)
         yield messages
     messages.extend(message_of(cast("Warning", warning.message)) for warning in caught)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.tools.forecasts.logged_losses import falls_to_half, lacks_lrs
+from plateau_jax.tools.forecasts.loss_groups import falls_to_half, lacks_lrs
 from plateau_jax.tools.forecasts.loss_run import (
     LossRun,
     largest_lr_of,
@@ -13,7 +13,7 @@ from plateau_jax.tools.forecasts.loss_run import (
     octaves_to_runs,
     peaks_agree,
 )
-from plateau_jax.tools.theory.curve_parts import segment_begins, steps_at_borders
+from plateau_jax.tools.theory.curve_parts import segment_begins, segment_end_steps
 
 _MAX_HORIZON = 4.0
 """A forecast reaches at most this many times the steps of the longest run."""
@@ -164,7 +164,7 @@ def _warmup_bounds(run: LossRun) -> tuple[int, int]:
 
 def _warmup_steps(curve: Curve, updates: int) -> int:
     """Return the number of steps before the learning rate is near its peak."""
-    steps = steps_at_borders(curve, updates)
+    steps = segment_end_steps(curve, updates)
     multipliers = curve(steps)
     return int(steps[np.argmax(multipliers >= _NEAR_PEAK * multipliers.max())])
 
@@ -172,7 +172,7 @@ def _warmup_steps(curve: Curve, updates: int) -> int:
 def _has_high_plateau(run: LossRun) -> bool:
     """Return True if a run has a plateau above half its peak for a tenth of its steps."""
     last_step = last_step_of(run)
-    steps = steps_at_borders(run.curve, last_step)
+    steps = segment_end_steps(run.curve, last_step)
     multipliers = run.curve(steps)
     # A segment is monotone, so it is flat between two borders with the same learning rate.
     begins = np.flatnonzero(np.diff(multipliers, prepend=np.nan) != 0)

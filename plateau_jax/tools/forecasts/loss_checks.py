@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.arguments.curve_warning import suppress_warnings
-from plateau_jax.tools.forecasts.logged_losses import (
+from plateau_jax.tools.forecasts.loss_groups import (
     AFTER_WARMUP,
     falls_to_half,
     fit_alone,
     group_losses,
     group_run,
     lacks_lrs,
-    noise_of,
+    relative_sd,
     second_differences,
 )
 from plateau_jax.tools.forecasts.loss_law import (
@@ -89,13 +89,13 @@ def check_runs(runs: Sequence[LossRun], names: Sequence[str]) -> list[str]:
             raise ValueError(f"{name}{problem}")
         spikes = group_run(run, AFTER_WARMUP).spikes
         if spikes.size:
-            advice.append(f"{name}the loss spikes at step {_listed(spikes)}: left out")
+            advice.append(f"{name}the loss spikes at step {_format_steps(spikes)}: left out")
         if _seems_to_lag(run):
             advice.append(f"{name}{_LAG}")
     return advice
 
 
-def _listed(steps: NDArray[np.int64]) -> str:
+def _format_steps(steps: NDArray[np.int64]) -> str:
     more = ", …" if len(steps) > 5 else ""
     return ", ".join(map(str, steps[:5])) + more
 
@@ -132,7 +132,7 @@ def _problem_of_noise(run: LossRun) -> str | None:
 
 
 def _noise_of_groups(run: LossRun) -> float:
-    return noise_of(second_differences(group_run(run, AFTER_WARMUP).losses))
+    return relative_sd(second_differences(group_run(run, AFTER_WARMUP).losses))
 
 
 def _problem_of_rise(run: LossRun) -> str | None:
@@ -174,7 +174,7 @@ def _seems_to_lag(run: LossRun) -> bool:
     if len(losses) < _MIN_TO_COMPARE_LAGS:
         # So few losses differ so much from one to the next that their second differences are
         # correlated even without a lag.
-        least = max(least, _ERROR_FACTOR * noise_of(second_differences(logged.losses)))
+        least = max(least, _ERROR_FACTOR * relative_sd(second_differences(logged.losses)))
     return bool(logged.weights @ errors**2 > least**2) and _lags(losses)
 
 
@@ -192,7 +192,7 @@ def _lags(losses: _Floats) -> bool:
     bends = second_differences(losses)
     if len(losses) >= _MIN_TO_COMPARE_LAGS:
         distant = second_differences(losses, len(losses) // _LAGS)
-        if noise_of(distant) > _MAX_NOISE_FACTOR * noise_of(bends):
+        if relative_sd(distant) > _MAX_NOISE_FACTOR * relative_sd(bends):
             return True
     centered = bends - np.median(bends)
     return bool(centered[1:] @ centered[:-1] > _MAX_AUTOCORRELATION * (centered @ centered))

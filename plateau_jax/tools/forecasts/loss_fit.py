@@ -16,9 +16,9 @@ from plateau_jax.tools.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
 from plateau_jax.tools.forecasts.forecast_reasons import check_length, list_reasons
-from plateau_jax.tools.forecasts.logged_losses import AFTER_WARMUP, group_losses, law_applies_after
 from plateau_jax.tools.forecasts.loss_checks import check_runs, problem_of_law
 from plateau_jax.tools.forecasts.loss_forecast import LossComparison, LossDifference, LossForecast
+from plateau_jax.tools.forecasts.loss_groups import AFTER_WARMUP, group_losses, law_applies_after
 from plateau_jax.tools.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
 from plateau_jax.tools.forecasts.loss_law import Law, fit_law, schedule_sums
 from plateau_jax.tools.forecasts.loss_run import (

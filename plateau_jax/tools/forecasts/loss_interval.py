@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.tools.forecasts.logged_losses import falls_to_half, fit_alone, late_losses
+from plateau_jax.tools.forecasts.loss_groups import falls_to_half, fit_alone, late_losses
 from plateau_jax.tools.forecasts.loss_law import Law, LoggedLosses, fit_law, fit_law_at
 from plateau_jax.tools.forecasts.loss_run import LossRun, last_step_of
 

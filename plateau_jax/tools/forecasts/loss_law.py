@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.tools.theory.curve_parts import (
+    last_iterate_sums,
     mean_multipliers,
-    noise_sums,
     part_begins,
     parts_before,
     sorted_unique,
@@ -88,7 +88,7 @@ def _noise_after(s: _Floats, n: _Floats) -> float:
     """Return N after parts of n steps with the learning rate s each."""
     if not len(s):
         return 0.0
-    total, squares, inner = noise_sums(s, n, _DAMPING * float(s.max()))
+    total, squares, inner = last_iterate_sums(s, n, _DAMPING * float(s.max()))
     return squares / (2 * total) + inner / 2
 
 

@@ -14,14 +14,14 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.staged_curve import StagedCurve
-from plateau_jax.tools.forecasts.logs import (
+from plateau_jax.tools.forecasts.read_losses import (
     curve_of,
     peak_of,
     read_losses,
     warn_of_other_lrs,
 )
 from plateau_jax.tools.logged_lrs.compare_log import check_counts_updates
-from plateau_jax.tools.logged_lrs.logs import LogTable, read_log
+from plateau_jax.tools.logged_lrs.log_table import LogTable, read_log
 from plateau_jax.tools.theory.curve_parts import largest_multiplier
 
 _MAX_FIRST_LOSS = 15

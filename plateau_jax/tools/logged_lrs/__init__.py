@@ -1,5 +1,5 @@
 """Logged learning rates, and where and why they leave a curve.
 
-`log_files` (text as rows), `logs` (columns, cells, resumed runs), `printed` (learning rates as
+`log_files` (text as rows), `log_table` (columns, cells, resumed runs), `printed` (learning rates as
 intervals), `faults` (formulas that explain a log), `compare_log`.
 """

@@ -11,7 +11,13 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.tools.logged_lrs.faults import Fault, find_faults, lrs_at, peak_limits
-from plateau_jax.tools.logged_lrs.logs import Cell, LogTable, columns_of, read_log, read_lr_cells
+from plateau_jax.tools.logged_lrs.log_table import (
+    Cell,
+    LogTable,
+    columns_of,
+    read_log,
+    read_lr_cells,
+)
 from plateau_jax.tools.logged_lrs.printed import KNOWN_DIGITS, PrintedLrs, simplest_between
 
 _DIGITS_OF_FLOAT32 = 8

@@ -36,7 +36,7 @@ _MAX_SKIPPED_LATER = 4
 _UPDATES_PER_SKIP = 100
 _MAX_TIMES_LONGER = 4
 
-_INSTEAD_OF = {
+_SUPERSEDED_BY = {
     "resumed": {"late", "early"},
     "skipped": {"late"},
     "stopped": {"plateau"},
@@ -99,7 +99,7 @@ def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float)
 def _says_more(fault: Fault, other: Fault) -> bool:
     if fault.name == "restarted" and other.name == "resumed":
         return fault.least <= other.least <= other.most <= fault.most
-    return fault.name in _INSTEAD_OF.get(other.name, set())
+    return fault.name in _SUPERSEDED_BY.get(other.name, set())
 
 
 # A number of updates.

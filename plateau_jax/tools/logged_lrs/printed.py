@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.tools.logged_lrs.logs import Cell
+from plateau_jax.tools.logged_lrs.log_table import Cell
 
 Floats = NDArray[np.float64]
 Steps = NDArray[np.int64]

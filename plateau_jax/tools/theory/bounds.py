@@ -13,7 +13,7 @@ from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.tools.drawing import tables
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
-from plateau_jax.tools.theory.curve_parts import noise_sums, parts_before, suffix_sums
+from plateau_jax.tools.theory.curve_parts import last_iterate_sums, parts_before, suffix_sums
 
 _Floats = NDArray[np.float64]
 
@@ -224,7 +224,7 @@ def minimize_bound(curve: Curve) -> LeastBound:
 
 def _bound_until(s: _Floats, n: _Floats, tail: float) -> LeastBound:
     """Return the bound and peak of the first parts; the multipliers after them sum to `tail`."""
-    total, squares, inner = noise_sums(s, n, damping=0.0)
+    total, squares, inner = last_iterate_sums(s, n, damping=0.0)
     inner += 2 * _TAIL_COST * tail
     # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R =
     # √(Q + D·S) the peak is 1/R and the bound R/S. In this form a single step, R = S = s, gives

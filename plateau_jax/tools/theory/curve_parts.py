@@ -85,7 +85,7 @@ def segment_begins(curve: Curve) -> _Steps:
     return np.array(begins, np.int64)
 
 
-def steps_at_borders(curve: Curve, updates: int) -> _Steps:
+def segment_end_steps(curve: Curve, updates: int) -> _Steps:
     """Return the first and the last step of each segment, up to a number of updates, in order.
 
     A segment is monotone, so the largest and the smallest learning rate are among them.
@@ -97,7 +97,7 @@ def steps_at_borders(curve: Curve, updates: int) -> _Steps:
 
 def largest_multiplier(curve: Curve, updates: int) -> float:
     """Return the largest multiplier of the first updates."""
-    multipliers = curve(steps_at_borders(curve, updates))
+    multipliers = curve(segment_end_steps(curve, updates))
     return float(np.max(multipliers))
 
 
@@ -137,7 +137,7 @@ def suffix_sums(values: _Floats) -> _Floats:
     return np.append(sums_from_end[::-1], 0.0)
 
 
-def noise_sums(s: _Floats, n: _Floats, damping: float) -> tuple[float, float, float]:
+def last_iterate_sums(s: _Floats, n: _Floats, damping: float) -> tuple[float, float, float]:
     """Return Σ s, Σ s² and a double sum over T steps.
 
         Σ_{k<T-1} s_k / (Σ_{j>k} s_j + damping) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)

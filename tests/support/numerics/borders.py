@@ -77,7 +77,7 @@ def _levels(read: Words) -> tuple[float, float]:
     if kind == 1:
         border = float(_border(max(first, 0.1)))
         first = min(border * (1 + 2.0 ** -read.one_of((25, 30, 40))), 1.0)
-        second = border * (1 - 2.0 ** -read.one_of((25, 30, 40)))
+        second = min(border * (1 - 2.0 ** -read.one_of((25, 30, 40))), 1.0)
     elif kind > 1:
         first = max(first, 0.9)
         second = min(second, 0.1)
@@ -186,7 +186,7 @@ def _fit_stage(drawn: list[int], shape: str, least: Fraction) -> tuple[Descripti
     return None
 
 
-def steps_at_borders(
+def steps_near_midpoints(
     shapes: Iterable[str] = SHAPES, least: Fraction = PROMISED
 ) -> st.SearchStrategy[tuple[Description, int]]:
     """Draw curves, each with a step at `least` to 4 · `least` units from a rounding border."""
@@ -212,7 +212,7 @@ def curves_near_borders(size: int = 48) -> st.SearchStrategy[CurveAndSteps]:
         steps = step + np.arange(size) - size // 2
         return build(description), steps.clip(0, MAX_STEP).astype(np.int32)
 
-    return steps_at_borders().map(build_curve)
+    return steps_near_midpoints().map(build_curve)
 
 
 def _next_to_a_border(digits: int, order: int, distance: int) -> int:

@@ -70,7 +70,7 @@ class ByHand:
         self.scaler = torch.amp.GradScaler("cpu", init_scale=kind.loss_scale, enabled=self.is_fp16)
         if self.is_fp16:
             state = self.scaler.state_dict()
-            self.scaler.load_state_dict(state | {"_growth_tracker": kind.good_updates})
+            self.scaler.load_state_dict(state | {"_growth_tracker": kind.growth_tracker})
         self.divisor = 1.0
         """In fp16 the first weight of an update, by which its sums are divided: they could
         overflow."""

@@ -28,7 +28,7 @@ class Kind:
         model: Builds the model, with the same weights each time.
         accumulation: Micro-batches per update.
         time: The length of sequences, if the batches are sequences.
-        loss_scale, good_updates: Under fp16, the loss scale at the start and its counter.
+        loss_scale, growth_tracker: Under fp16, the loss scale at the start and its counter.
         rtol: 0 if the run has the bits of the loop by hand; else the two round sums in a different
             order.
         is_on_device: The host waits for nothing. By default this is so with a fused optimizer that
@@ -45,7 +45,7 @@ class Kind:
         accumulation: int = 1,
         time: int | None = None,
         loss_scale: float = DEFAULT_LOSS_SCALE,
-        good_updates: int = 0,
+        growth_tracker: int = 0,
         rtol: float = 0.0,
         is_on_device: bool | None = None,
         **options: Any,
@@ -57,7 +57,7 @@ class Kind:
         self.accumulation = accumulation
         self.time = time
         self.loss_scale = loss_scale
-        self.good_updates = good_updates
+        self.growth_tracker = growth_tracker
         self.rtol = rtol
         self.is_on_device = is_on_device
         if is_on_device is None:
@@ -91,9 +91,9 @@ class Kind:
             (optimizer,) = optimizer
         options = self.options | options
         step = make_step("", model, loss_fn or self.loss_fn, self.curve, optimizer, **options)
-        if self.loss_scale != DEFAULT_LOSS_SCALE or self.good_updates != 0:
+        if self.loss_scale != DEFAULT_LOSS_SCALE or self.growth_tracker != 0:
             state = step.state_dict()
-            counter = torch.tensor(self.good_updates, dtype=torch.int32)
+            counter = torch.tensor(self.growth_tracker, dtype=torch.int32)
             state["loss_scale"] = [torch.tensor(self.loss_scale), counter]
             step.load_state_dict(state)
         return step

@@ -19,7 +19,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from torch_bridge.training.checkpointing import checkpoint_dirs, loading, merging, parts, saving
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir
-from torch_bridge.training.checkpointing.loading import SavedCheckpoint
+from torch_bridge.training.checkpointing.loading import CheckpointReader
 from torch_bridge.training.checkpointing.parts import Part
 from torch_bridge.training.checkpointing.states import SplitState
 from torch_bridge.training.distributed import processes
@@ -119,14 +119,14 @@ class Checkpoints:
         """
         states: dict[str, SplitState] = {}
 
-        def copy_parts() -> _Copied:
+        def copy_parts() -> _RankMessage:
             checked_step = checks.at_least("step", step, 0)
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 states[name] = parts.copy_state(name, part)
             name = parts.RANDOM_STATES_PART
             states[name] = parts.copy_state(name, get_states_of_process())
-            return _Copied(
+            return _RankMessage(
                 arguments=(checked_step, list(parts_by_name)),
                 orders=parts.parameter_orders(states),
                 schedules=parts.schedule_entries(states),
@@ -218,7 +218,7 @@ class Checkpoints:
                 parts.check_memory(name, part)
             return _check_step(step), names, partial
 
-        def read(checkpoints: list[SavedCheckpoint]) -> tuple[SavedCheckpoint, dict[str, Any]]:
+        def read(checkpoints: list[CheckpointReader]) -> tuple[CheckpointReader, dict[str, Any]]:
             [saved] = checkpoints
             _check_saved_parts(saved, names)
             states: dict[str, Any] = {}
@@ -295,7 +295,7 @@ class Checkpoints:
             parts.check_memory("model", model)
             return _check_step(step), [part]
 
-        def read(checkpoints: list[SavedCheckpoint]) -> tuple[int, Any]:
+        def read(checkpoints: list[CheckpointReader]) -> tuple[int, Any]:
             [saved] = checkpoints
             _check_saved_parts(saved, [part], advice=': pass the name of the model as part="…"')
             return saved.step, loading.read_model(saved, part, model)
@@ -386,7 +386,7 @@ class Checkpoints:
         arguments = collective_call(check_arguments)
         checked_steps, checked_weights, name = _agreed("merge", "(steps, weights, part)", arguments)
 
-        def read(checkpoints: list[SavedCheckpoint]) -> Any:
+        def read(checkpoints: list[CheckpointReader]) -> Any:
             for saved in checkpoints:
                 _check_saved_parts(saved, [name])
             return merging.merge_states(checkpoints, checked_weights, name, into)
@@ -437,7 +437,7 @@ class Checkpoints:
     def _read_newest(
         self,
         step: int | None,
-        read: Callable[[list[SavedCheckpoint]], Value],
+        read: Callable[[list[CheckpointReader]], Value],
         *,
         verify: bool,
     ) -> Value | None:
@@ -473,7 +473,7 @@ class Checkpoints:
         raise RuntimeError(f"{self.directory} has {what}: {'; '.join(damages)}")
 
 
-class _Copied(NamedTuple):
+class _RankMessage(NamedTuple):
     """A rank's message to the others, once it has copied its parts."""
 
     arguments: tuple[int, list[str]]
@@ -502,7 +502,7 @@ def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:
     return arguments[0]
 
 
-def _check_saved_parts(saved: SavedCheckpoint, names: Sequence[str], advice: str = "") -> None:
+def _check_saved_parts(saved: CheckpointReader, names: Sequence[str], advice: str = "") -> None:
     """Raise ValueError if the checkpoint lacks a part."""
     saved_names = saved.manifest["parts"]
     unknown = sorted(set(names) - set(saved_names))
@@ -511,7 +511,7 @@ def _check_saved_parts(saved: SavedCheckpoint, names: Sequence[str], advice: str
         raise ValueError(f"{saved.path} {problem}{advice}")
 
 
-def _warn_of_left_out_parts(saved: SavedCheckpoint, names: Sequence[str]) -> None:
+def _warn_of_left_out_parts(saved: CheckpointReader, names: Sequence[str]) -> None:
     left_out = [name for name in saved.manifest["parts"] if name not in names]
     if left_out:
         warn(
@@ -521,7 +521,7 @@ def _warn_of_left_out_parts(saved: SavedCheckpoint, names: Sequence[str]) -> Non
 
 
 def _world_size_warning(
-    saved: SavedCheckpoint, parts_by_name: Mapping[str, Part], *, partial: bool
+    saved: CheckpointReader, parts_by_name: Mapping[str, Part], *, partial: bool
 ) -> str:
     """Return a warning about values dropped or copied between ranks, or an empty string."""
     before = saved.manifest["world_size"]

@@ -19,7 +19,7 @@ from torch_bridge.training.checkpointing import file_format, parts
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
 from torch_bridge.training.checkpointing.parts import Part
 from torch_bridge.training.checkpointing.states import map_leaves, read_structure
-from torch_bridge.training.checkpointing.stored_values import ARRAY, SCALAR, Stored, from_file
+from torch_bridge.training.checkpointing.stored_values import ARRAY, SCALAR, StoredValue, decode
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import empty_dtensor, mesh_of
 from torch_bridge.training.distributed.plain_names import plain_state, renamed_state
@@ -30,7 +30,7 @@ from torch_bridge.training.train_step.step_state import PER_RANK_ENTRIES, TRAIN_
 Value = TypeVar("Value")
 
 
-class SavedCheckpoint:
+class CheckpointReader:
     """A checkpoint to read from. Its files may be damaged: see `read_verified`."""
 
     def __init__(self, checkpoint: CheckpointDir) -> None:
@@ -50,7 +50,7 @@ class SavedCheckpoint:
         return names
 
     def read_structure(self, part: str, rank: int) -> Any:
-        """Return a part's state as a rank saved it, with a `Stored` value for each stored one."""
+        """Return a part's state as a rank saved it, with a `StoredValue` for each stored one."""
 
         def stored_name(name: str) -> str:
             # Rank 0's, unless the rank has stored a different value.
@@ -65,12 +65,12 @@ class SavedCheckpoint:
         return read_structure(part, content, stored_name)
 
 
-def read_part(saved: SavedCheckpoint, name: str, part: Part) -> Any:
+def read_part(saved: CheckpointReader, name: str, part: Part) -> Any:
     """Return the state that a part gets on this rank."""
     rank = processes.rank()
     structure = saved.read_structure(name, rank)
     _check_form(name, part, structure)
-    state = read_tensors(saved, structure, Targets(name, part))
+    state = read_tensors(saved, structure, TensorAllocator(name, part))
     if isinstance(part, TrainStep) and rank >= saved.manifest["world_size"]:
         current: Any = part._state.read()
         for entry in PER_RANK_ENTRIES:
@@ -88,23 +88,23 @@ def _check_form(name: str, part: Part, structure: Any) -> None:
         raise ValueError(f"{name} was saved as a {saved_form}, and here it is a {form.__name__}")
 
 
-def read_random_states(saved: SavedCheckpoint) -> RandomStates | None:
+def read_random_states(saved: CheckpointReader) -> RandomStates | None:
     """Return the random states that this rank gets: None if the checkpoint has none for it."""
     rank = processes.rank()
     if rank >= saved.manifest["world_size"]:
         return None
     name = parts.RANDOM_STATES_PART
-    states = read_tensors(saved, saved.read_structure(name, rank), Targets(name, {}))
+    states = read_tensors(saved, saved.read_structure(name, rank), TensorAllocator(name, {}))
     return RANDOM_STATES_FORMAT.read(name, states)
 
 
-def read_model(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
+def read_model(saved: CheckpointReader, part: str, model: nn.Module) -> Mapping[str, Any]:
     """Return the state that a module gets: that of rank 0, under the module's plain names."""
     structure = model_structure(saved, part, model)
-    return read_tensors(saved, structure, Targets(part, model))
+    return read_tensors(saved, structure, TensorAllocator(part, model))
 
 
-def model_structure(saved: SavedCheckpoint, part: str, model: nn.Module) -> Mapping[str, Any]:
+def model_structure(saved: CheckpointReader, part: str, model: nn.Module) -> Mapping[str, Any]:
     """Return the structure of a saved module, or of a training step's, under plain names.
 
     That of an `AveragedModel` also fits the module that it averages.
@@ -151,19 +151,19 @@ def _shapes_in(state: Mapping[str, Any]) -> dict[str, str]:
     shapes: dict[str, str] = {}
     for name, leaf in state.items():
         shapes[name] = "no tensor"
-        if isinstance(leaf, Stored) and leaf.kind not in (ARRAY, SCALAR):
+        if isinstance(leaf, StoredValue) and leaf.kind not in (ARRAY, SCALAR):
             shapes[name] = str(tuple(leaf.meta.shape))
         elif isinstance(leaf, Tensor):
             shapes[name] = str(tuple(leaf.shape))
     return shapes
 
 
-def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> Any:
+def read_tensors(saved: CheckpointReader, structure: Any, targets: "TensorAllocator") -> Any:
     """Return a structure with its stored values read."""
     tensors: dict[str, Tensor] = {}
 
     def allocate(path: str, leaf: Any) -> None:
-        if not isinstance(leaf, Stored) or leaf.name in tensors:
+        if not isinstance(leaf, StoredValue) or leaf.name in tensors:
             return
         if leaf.is_bytes:
             tensors[leaf.name] = saved.reader.empty_bytes(leaf.name)
@@ -171,16 +171,16 @@ def read_tensors(saved: SavedCheckpoint, structure: Any, targets: "Targets") -> 
             tensors[leaf.name] = targets.allocate(path, leaf)
 
     def fill(path: str, leaf: Any) -> Any:
-        if not isinstance(leaf, Stored):
+        if not isinstance(leaf, StoredValue):
             return leaf
-        return from_file(path, leaf, tensors[leaf.name], targets.sharded_like(path, leaf))
+        return decode(path, leaf, tensors[leaf.name], targets.sharded_like(path, leaf))
 
     map_leaves(targets.name, structure, allocate)
     saved.reader.fill_tensors(tensors)
     return map_leaves(targets.name, structure, fill)
 
 
-class Targets:
+class TensorAllocator:
     """Allocates the tensors of a part to read into, sharded as the part needs them.
 
     A tensor is sharded like the tensor that the part has now. An optimizer that has not stepped yet
@@ -219,7 +219,7 @@ class Targets:
                     by_path[f"{path}.state.{index}"] = parameter
         return by_path
 
-    def sharded_like(self, path: str, stored: Stored) -> Tensor | None:
+    def sharded_like(self, path: str, stored: StoredValue) -> Tensor | None:
         """Return the DTensor that a tensor must be sharded like; None if it must be plain."""
         like = self._current.get(path)
         if like is None:
@@ -230,7 +230,7 @@ class Targets:
             return None
         return like
 
-    def allocate(self, path: str, stored: Stored) -> Tensor:
+    def allocate(self, path: str, stored: StoredValue) -> Tensor:
         """Return an uninitialized tensor for a path of the part's state."""
         meta = stored.meta
         like = self.sharded_like(path, stored)
@@ -272,7 +272,7 @@ def _optimizers_by_path(name: str, part: Part) -> dict[str, Optimizer]:
 
 def read_verified(
     checkpoints: Sequence[CheckpointDir],
-    read: Callable[[list[SavedCheckpoint]], Value],
+    read: Callable[[list[CheckpointReader]], Value],
     *,
     verify: bool = True,
 ) -> tuple[Value | None, str]:
@@ -300,7 +300,7 @@ def read_verified(
             for checkpoint, name in files_to_verify(checkpoints):
                 pending.append(pool.submit(_find_damage, checkpoint, name, verify=verify))
             try:
-                value = read([SavedCheckpoint(checkpoint) for checkpoint in checkpoints])
+                value = read([CheckpointReader(checkpoint) for checkpoint in checkpoints])
             finally:
                 damages += [verified.result() for verified in pending]
                 damages += [_find_change(checkpoint) for checkpoint in checkpoints]
@@ -334,7 +334,7 @@ def files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[Checkpoi
     """Return this rank's share of the files, each as its checkpoint and its name."""
     files: list[tuple[CheckpointDir, str]] = []
     for checkpoint in checkpoints:
-        # Also a file that does not belong to it: `SavedCheckpoint` would read it too.
+        # Also a file that does not belong to it: `CheckpointReader` would read it too.
         present = file_format.list_files(checkpoint.path)
         names = {*present, *checkpoint.undamaged_manifest["files"]}
         all_names = sorted(names, key=lambda name: (len(name), name))  # rank 2 before rank 10

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from plateau_jax.arguments import checks
 from torch_bridge.training.checkpointing.loading import (
-    SavedCheckpoint,
-    Targets,
+    CheckpointReader,
+    TensorAllocator,
     model_structure,
     read_tensors,
 )
-from torch_bridge.training.checkpointing.stored_values import TENSOR, Stored
+from torch_bridge.training.checkpointing.stored_values import TENSOR, StoredValue
 from torch_bridge.training.distributed.dtensors import local_shard
 from torch_bridge.training.distributed.plain_names import plain_state
 
@@ -51,13 +51,13 @@ def check_arguments(steps: Any, weights: Any) -> tuple[list[int], list[float]]:
 class _Source:
     """A checkpoint to average: how to read it, the structure of its model, and its weight."""
 
-    saved: SavedCheckpoint
+    saved: CheckpointReader
     structure: Mapping[str, Any]
     weight: float
 
 
 def merge_states(
-    checkpoints: Sequence[SavedCheckpoint], weights: Sequence[float], part: str, model: nn.Module
+    checkpoints: Sequence[CheckpointReader], weights: Sequence[float], part: str, model: nn.Module
 ) -> Mapping[str, Any]:
     """Return the model's state in the last checkpoint, with means of its floating-point tensors.
 
@@ -69,7 +69,7 @@ def merge_states(
     last = sources[-1]
     current = plain_state(model)
     averaged = _names_to_average(sources, current)
-    targets = Targets(part, model)
+    targets = TensorAllocator(part, model)
 
     state: Any = copy.copy(last.structure)  # keeps torch's `_metadata`
     for names in _groups(averaged, current):
@@ -96,7 +96,9 @@ def _groups(names: Sequence[str], current: Mapping[str, Tensor]) -> Generator[li
         yield group
 
 
-def _means(sources: Sequence[_Source], names: Sequence[str], targets: Targets) -> dict[str, Tensor]:
+def _means(
+    sources: Sequence[_Source], names: Sequence[str], targets: TensorAllocator
+) -> dict[str, Tensor]:
     """Return the mean of some tensors, in the dtype of the sum."""
     sums: dict[str, Tensor] = {}
     # Always in this order, because a different one would change the bits.
@@ -126,12 +128,12 @@ def _names_to_average(sources: Sequence[_Source], current: Mapping[str, Tensor])
     for name, last in sources[-1].structure.items():
         for source in sources:
             stored = source.structure[name]
-            if isinstance(stored, Stored) and stored.is_bytes:
+            if isinstance(stored, StoredValue) and stored.is_bytes:
                 raise ValueError(
                     f"{name} has a class or a dtype in checkpoint {source.saved.step} that can't "
                     "be averaged: merge checkpoints of the model before it was converted"
                 )
-        if not isinstance(last, Stored) or last.kind != TENSOR:
+        if not isinstance(last, StoredValue) or last.kind != TENSOR:
             continue
         if not (last.meta.is_floating_point() or last.meta.is_complex()):
             continue

@@ -134,7 +134,7 @@ def _write(save: Save, group: Any) -> None:
         if save.rank == 0:
             checkpoint_dirs.create_partial(save.path)
         for part, state in save.states.items():
-            tensors.update(state.in_file(part))
+            tensors.update(state.encode_tensors(part))
         if group is None or save.rank != 0:
             return {}
         return _digests(tensors)

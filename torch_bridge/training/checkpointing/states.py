@@ -22,7 +22,12 @@ from torch import Tensor
 
 from plateau_jax.arguments import checks
 from torch_bridge.training.checkpointing import file_format, stored_values
-from torch_bridge.training.checkpointing.stored_values import ARRAY, SCALAR, Stored, unsupported
+from torch_bridge.training.checkpointing.stored_values import (
+    ARRAY,
+    SCALAR,
+    StoredValue,
+    unsupported,
+)
 from torch_bridge.training.distributed.dtensors import mesh_of, placements_of
 
 _CONTAINERS = (dict, OrderedDict, Counter, list, tuple)
@@ -46,7 +51,7 @@ class SplitState:
     """A copy of a state, split into its tensors and its structure."""
 
     structure: Any = None
-    stored: list[Stored] = field(default_factory=list[Stored])
+    stored: list[StoredValue] = field(default_factory=list[StoredValue])
     """How each empty tensor in the structure is stored, in the order of `map_leaves`. Tied tensors
     share a name."""
     tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
@@ -65,10 +70,10 @@ class SplitState:
             # rank whose shard is empty can't tell that they are tied.
             if mesh_of(copied) is None:
                 self._names[id(copied)] = name
-        self.stored.append(Stored(meta, name, kind, placements_of(copied)))
+        self.stored.append(StoredValue(meta, name, kind, placements_of(copied)))
         return meta
 
-    def in_file(self, part: str) -> dict[str, Tensor]:
+    def encode_tensors(self, part: str) -> dict[str, Tensor]:
         """Return the tensors of a file, by name: the structure, and all others."""
         entries = [(stored.name, stored.kind, stored.placements) for stored in self.stored]
         plain = {"structure": self.structure, "stored": entries}
@@ -76,7 +81,7 @@ class SplitState:
         for stored in self.stored:
             if stored.name not in tensors:
                 tensor = self.tensors[stored.name]
-                tensors[stored.name] = stored_values.in_file(stored, tensor)
+                tensors[stored.name] = stored_values.encode(stored, tensor)
         return tensors
 
 
@@ -107,7 +112,7 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
 
 
 def read_structure(name: str, content: Tensor, stored_name: Callable[[str], str]) -> Any:
-    """Return a state with a `Stored` value in place of each stored one.
+    """Return a state with a `StoredValue` value in place of each stored one.
 
     `stored_name` returns the name that the files have for a name in the structure.
     """
@@ -118,7 +123,7 @@ def read_structure(name: str, content: Tensor, stored_name: Callable[[str], str]
         if not isinstance(leaf, Tensor):
             return leaf
         tensor_name, kind, placements = next(entries)
-        return Stored(leaf, stored_name(tensor_name), kind, placements)
+        return StoredValue(leaf, stored_name(tensor_name), kind, placements)
 
     return map_leaves(name, plain["structure"], restore_leaf)
 

@@ -26,12 +26,12 @@ ARRAY = "array"
 """A NumPy array, stored as a tensor."""
 SCALAR = "scalar"
 """A NumPy scalar, stored as a tensor with no dimensions."""
-SAVED = "saved"
+AS_BYTES = "saved"
 """A tensor, stored as bytes."""
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredValue:
     """How a tensor or a NumPy value of a state is stored."""
 
     meta: Tensor
@@ -44,7 +44,7 @@ class Stored:
 
     @property
     def is_bytes(self) -> bool:
-        return self.kind == SAVED
+        return self.kind == AS_BYTES
 
 
 def kind_of(tensor: Tensor) -> str:
@@ -52,17 +52,17 @@ def kind_of(tensor: Tensor) -> str:
     local = local_shard(tensor)
     if local.dtype in STORED_DTYPES and not wraps_tensors(local):
         return TENSOR
-    return SAVED
+    return AS_BYTES
 
 
-def in_file(stored: Stored, tensor: Tensor) -> Tensor:
+def encode(stored: StoredValue, tensor: Tensor) -> Tensor:
     """Return the tensor that a file contains in place of a copied one."""
-    if stored.kind == SAVED:
+    if stored.kind == AS_BYTES:
         return to_bytes(tensor)
     return tensor
 
 
-def from_file(path: str, stored: Stored, tensor: Tensor, like: Tensor | None) -> Any:
+def decode(path: str, stored: StoredValue, tensor: Tensor, like: Tensor | None) -> Any:
     """Return the value that a file contains as a tensor.
 
     `like` is the DTensor in whose place the value will be, or None.
@@ -71,7 +71,7 @@ def from_file(path: str, stored: Stored, tensor: Tensor, like: Tensor | None) ->
         return tensor.numpy()
     if stored.kind == SCALAR:
         return tensor.numpy()[()]
-    if stored.kind == SAVED:
+    if stored.kind == AS_BYTES:
         tensor = from_bytes(tensor)
         if like is not None:
             raise ValueError(
@@ -132,7 +132,7 @@ def check_tensor(path: str, tensor: Tensor) -> None:
     mesh = mesh_of(tensor)
     if mesh is None:
         return
-    if kind_of(tensor) == SAVED:
+    if kind_of(tensor) == AS_BYTES:
         raise unsupported(path, f"a shard of {full_name(type(local))} and {local.dtype}")
     if mesh.size() != processes.world_size():
         raise unsupported(path, f"a DTensor over {mesh}, not over all ranks")

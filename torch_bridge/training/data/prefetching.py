@@ -16,7 +16,7 @@ Batch = TypeVar("Batch")
 State = dict[str, Any]
 
 
-class _Fetched(NamedTuple, Generic[Item]):
+class _FetchedBatch(NamedTuple, Generic[Item]):
     """A batch, with the event of its arrival on the device, and the loader's state after it."""
 
     batch: Item
@@ -129,16 +129,16 @@ class prefetch(Generic[Batch]):
             return None
         return self._stateful.state_dict()
 
-    def _fetch(self, batches: Iterator[Batch]) -> Iterator[_Fetched[Batch]]:
+    def _fetch(self, batches: Iterator[Batch]) -> Iterator[_FetchedBatch[Batch]]:
         """Yield each batch on the device, or on its way there."""
         # The state travels with its batch: by the time the batch is handed out, the loader is
         # `depth` ahead.
         for batch in batches:
             if self._stream is None:
-                yield _Fetched(batch, None, self._loader_state())
+                yield _FetchedBatch(batch, None, self._loader_state())
             else:
                 copied, arrival = _begin_copy(batch, self._stream)
-                yield _Fetched(copied, arrival, self._loader_state())
+                yield _FetchedBatch(copied, arrival, self._loader_state())
 
 
 # Two streams share a batch, and the host waits for neither:

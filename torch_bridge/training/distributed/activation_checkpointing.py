@@ -10,7 +10,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils import checkpoint
 
 from plateau_jax.arguments import checks
-from torch_bridge.training.distributed.distribution import classes_of
+from torch_bridge.training.distributed.distribute import classes_of
 
 Model = TypeVar("Model", bound=nn.Module)
 _checkpoint: Callable[..., Any] = cast("Any", checkpoint.checkpoint)

@@ -69,7 +69,7 @@ class Parallelism:
         """All-reduce the values in place: their sum over all ranks, or another operation."""
 
 
-class Replicated(Parallelism):
+class DDPParallelism(Parallelism):
     """A `DistributedDataParallel`: every rank has all parameters and gets the same gradient.
 
     If gradients were not averaged, the replicas would drift apart, and torch raises no error, at
@@ -148,7 +148,7 @@ class Replicated(Parallelism):
         distributed.all_reduce(values, operation, group=self._group)
 
 
-class Sharded(Parallelism):
+class FSDPParallelism(Parallelism):
     """A model under `fully_shard` (FSDP2): every rank has a shard of each parameter and gradient.
 
     On a mesh of two dimensions the shards are replicated along the first.

@@ -16,7 +16,7 @@ from torch_bridge.training.train_step.status import Status
 
 _WARM_UPS = 3
 # Further shapes run eagerly: a number in the batch that always changes gives new ones.
-_MAX_SHAPES = 8
+_MAX_SIGNATURES = 8
 _PLAIN_TYPES = (int, float, bool, str, bytes, type(None))
 _NOTE = (
     "This error came while the update was captured in a CUDA graph. During capture loss_fn must "
@@ -123,7 +123,7 @@ class _FlatBatch(NamedTuple):
     structure: Any
 
 
-class _Captured(NamedTuple):
+class _CapturedGraph(NamedTuple):
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
     outputs: list[Tensor]
@@ -171,7 +171,7 @@ class GraphedUpdate:
 
     def drop(self) -> None:
         """Drop all graphs: each shape warms up and is captured again."""
-        self.captured: dict[Any, _Captured] = {}
+        self.captured: dict[Any, _CapturedGraph] = {}
         """The graphs by the shape of their batches."""
         self._warm_ups: dict[Any, int] = {}
         self._pool = torch.cuda.graph_pool_handle()
@@ -186,12 +186,12 @@ class GraphedUpdate:
             for leaf in leaves:
                 _check_leaf(leaf, self._stream.device)
             batches.append(_FlatBatch(leaves, structure))
-            shapes.append((structure, *_shape_of(leaves)))
+            shapes.append((structure, *_signature_of(leaves)))
         shape = tuple(shapes)
         captured = self.captured.get(shape)
         if captured is not None:
             return _replay(captured, batches)
-        if shape not in self._warm_ups and len(self._warm_ups) == _MAX_SHAPES:
+        if shape not in self._warm_ups and len(self._warm_ups) == _MAX_SIGNATURES:
             return self._update(micro_batches)
         if self._warm_ups.get(shape, 0) < _WARM_UPS:
             return self._warm_up(shape, micro_batches)
@@ -214,7 +214,7 @@ class GraphedUpdate:
             self._guards.record()  # optimizers create states during warm-ups: not a change
         return result
 
-    def _capture(self, batches: Sequence[_FlatBatch]) -> _Captured:
+    def _capture(self, batches: Sequence[_FlatBatch]) -> _CapturedGraph:
         inputs: list[Tensor] = []
         static_batches: list[Any] = []
         for leaves, structure in batches:
@@ -244,10 +244,10 @@ class GraphedUpdate:
             raise
         finally:
             self._status.complete()  # capture has moved nothing
-        return _Captured(graph, inputs, *pytree.tree_flatten(result))
+        return _CapturedGraph(graph, inputs, *pytree.tree_flatten(result))
 
 
-def _replay(captured: _Captured, batches: Sequence[_FlatBatch]) -> Any:
+def _replay(captured: _CapturedGraph, batches: Sequence[_FlatBatch]) -> Any:
     if captured.inputs:
         tensors: list[Tensor] = []
         for batch in batches:
@@ -287,7 +287,7 @@ def _unique_tensors(leaves: Sequence[Any]) -> dict[int, Tensor]:
     return {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
 
 
-def _shape_of(leaves: Sequence[Any]) -> Iterator[Any]:
+def _signature_of(leaves: Sequence[Any]) -> Iterator[Any]:
     """Yield what must be equal for a replay: identities of tensors, layouts, plain values."""
     numbers = {key: number for number, key in enumerate(_unique_tensors(leaves))}
     for leaf in leaves:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.several_curves import as_curves
-from torch_bridge.advice.value_advice import warn_of_scales
+from torch_bridge.advice.value_advice import warn_about_factors
 from torch_bridge.groups.curves_and_peaks import curves_of
 from torch_bridge.groups.optimizers import (
     all_parameters,
@@ -114,7 +114,7 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     for optimizer in optimizers:
         groups_of(optimizer)
         _check_closure(optimizer)
-        if not is_standard(optimizer, optimizer.state_dict()):
+        if not is_standard_state(optimizer, optimizer.state_dict()):
             raise ValueError(
                 f"{type(optimizer).__name__}.state_dict() has a non-standard form, which a "
                 "TrainStep could save but not load. Give it the torch optimizer inside"
@@ -174,7 +174,7 @@ def group_sizes(groups: Iterable[Any]) -> list[int]:
     return [len(group["params"]) for group in groups]
 
 
-def is_standard(optimizer: Optimizer, state: Any) -> bool:
+def is_standard_state(optimizer: Optimizer, state: Any) -> bool:
     """Return True if a state has torch's form, and groups of the same sizes as the optimizer."""
     sizes = group_sizes(optimizer.param_groups)
     try:
@@ -230,5 +230,5 @@ def peaks_of(optimizer: Optimizer) -> list[float]:
     """Return each group's peak in float32; warn of factors that only other schedulers read."""
     groups = groups_of(optimizer)
     peaks = [LEARNING_RATE.base_of(index, group) for index, group in enumerate(groups)]
-    warn_of_scales(LEARNING_RATE, groups)
+    warn_about_factors(LEARNING_RATE, groups)
     return peaks

@@ -17,7 +17,7 @@ from torch_bridge.training.distributed.dtensors import clone, placements_of, sha
 from torch_bridge.training.distributed.plain_names import without_wrappers
 from torch_bridge.training.train_step.optimizer_checks import (
     group_sizes,
-    is_standard,
+    is_standard_state,
     nested_optimizers,
 )
 from torch_bridge.training.train_step.optimizer_support import (
@@ -36,7 +36,7 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
         Exception: Any error of the optimizer's `load_state_dict`.
     """
     inner: Optimizer = nested_optimizers(optimizer)[-1]
-    has_torchs_form = is_standard(inner, state)
+    has_torchs_form = is_standard_state(inner, state)
     if has_torchs_form:
         _check_param_names(inner.param_groups, state["param_groups"])
         _check_shapes_for_fused(inner, state)
@@ -53,7 +53,7 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
         ValueError: It does not have torch's form, or groups of different sizes; or as
             `load_optimizer`.
     """
-    if not is_standard(optimizer, state):
+    if not is_standard_state(optimizer, state):
         class_name = type(optimizer).__name__
         raise ValueError(
             f"state_dict['optimizer'] is not the state of {class_name} with groups of "

@@ -32,8 +32,8 @@ class Precision:
         self, name: PrecisionName, device: torch.device, parameters: Sequence[Tensor] = ()
     ) -> None:
         self.name = checks.one_of("precision", name, get_args(PrecisionName))
-        are_fp16 = any(parameter.dtype == torch.float16 for parameter in parameters)
-        if name == "fp16" and are_fp16:
+        has_fp16 = any(parameter.dtype == torch.float16 for parameter in parameters)
+        if name == "fp16" and has_fp16:
             raise ValueError(
                 'precision="fp16" casts fp32 parameters to fp16 itself; some of these are fp16 '
                 "already"
@@ -57,7 +57,7 @@ class LossScale:
 
     def __init__(self, device: torch.device) -> None:
         self.factor = torch.full((), 2.0**16, dtype=torch.float32, device=device)
-        self.good_updates = torch.zeros((), dtype=torch.int32, device=device)
+        self.growth_tracker = torch.zeros((), dtype=torch.int32, device=device)
 
     def update(self, found_inf: Tensor, loss: Tensor) -> None:
         """Update the scale; `found_inf` is 1.0 if the update was skipped, else 0.0."""
@@ -66,12 +66,12 @@ class LossScale:
         # what the operator below adds.
         finite = loss.mul(0).eq(0)
         has_overflowed = found_inf * finite
-        self.good_updates.add_(finite.int() - 1)
-        torch._amp_update_scale_(self.factor, self.good_updates, has_overflowed, 2.0, 0.5, 2000)
+        self.growth_tracker.add_(finite.int() - 1)
+        torch._amp_update_scale_(self.factor, self.growth_tracker, has_overflowed, 2.0, 0.5, 2000)
 
     def tensors(self) -> list[Tensor]:
         """Return the scale and its counter of good updates since the last change."""
-        return [self.factor, self.good_updates]
+        return [self.factor, self.growth_tracker]
 
     def write_state(self, state: Sequence[Tensor]) -> None:
         for tensor, value in zip(self.tensors(), state, strict=True):

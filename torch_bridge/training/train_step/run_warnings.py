@@ -71,7 +71,7 @@ class StartWarning:
         if not self._is_known:
             self._updates_made += map(updates_made, self._optimizers)
 
-    def read_and_warn(self) -> None:
+    def warn_if_due(self) -> None:
         """Warn if a warning is due. May wait for the device."""
         # A load replaces the lists of groups. What other steps have done with the optimizers since
         # this one was built is not a resumed run.

@@ -16,8 +16,8 @@ from torch_bridge.groups.curves_and_peaks import check_peaks_are_known
 from torch_bridge.groups.optimizers import all_parameters
 from torch_bridge.groups.options import bases_per_group
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
-from torch_bridge.training.distributed.distribution import parallelism_of
-from torch_bridge.training.distributed.parallelism import Sharded
+from torch_bridge.training.distributed.distribute import parallelism_of
+from torch_bridge.training.distributed.parallelism import FSDPParallelism
 from torch_bridge.training.distributed.plain_names import load_plain_state
 from torch_bridge.training.train_step.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.train_step.gradients import check_max_norm
@@ -180,7 +180,7 @@ class TrainStep:
         parameters = all_parameters(optimizers)
         device = device_of(optimizers)
         parallelism.check_parameters(parameters)
-        if isinstance(parallelism, Sharded):
+        if isinstance(parallelism, FSDPParallelism):
             for item in optimizers:
                 check_shardable(item)
         if cuda_graph:
@@ -323,7 +323,7 @@ class TrainStep:
         if self._start_warning is not None:
             start_warning = self._start_warning
             self._start_warning = None
-            start_warning.read_and_warn()
+            start_warning.warn_if_due()
 
         micro_batches = batch, *more_micro_batches
         try:

@@ -17,7 +17,7 @@ from plateau_jax.clocks.clock import MAX_CONSUMED
 from plateau_jax.clocks.position import dump_position
 from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.record import dump_records, records_of
-from plateau_jax.runs.resume import Resumed, resume
+from plateau_jax.runs.resume import ResumedRun, resume
 from plateau_jax.saved_states.formats import Format, check_bool, reading_state_of
 from torch_bridge.groups.optimizers import all_groups
 from torch_bridge.groups.options import check_length
@@ -123,7 +123,7 @@ class CheckedState(NamedTuple):
     saved: TrainStepState
     optimizers: list[Any]
     """A copy of each optimizer's state."""
-    run: Resumed
+    run: ResumedRun
 
 
 class StepState:
@@ -195,7 +195,7 @@ class StepState:
             copies.append(copy_optimizer_state(optimizer, state))
         return CheckedState(saved, copies, run)
 
-    def _read_run(self, state: Mapping[str, Any], *, strict: bool) -> Resumed:
+    def _read_run(self, state: Mapping[str, Any], *, strict: bool) -> ResumedRun:
         """Return how a saved run continues.
 
         Raises:

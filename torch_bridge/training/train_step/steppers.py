@@ -35,7 +35,7 @@ class _GroupSettings(NamedTuple):
     fused: bool | None
 
 
-class _Attached(NamedTuple):
+class _AttachedOptimizer(NamedTuple):
     """An optimizer, and the values that its groups had when it was attached."""
 
     optimizer: Any
@@ -131,7 +131,7 @@ class OptimizerSteppers:
             ValueError: As `check`.
         """
         self.check()
-        attached: list[_Attached] = []
+        attached: list[_AttachedOptimizer] = []
         first = 0
         for optimizer in self._optimizers:
             last = first + len(optimizer.param_groups)
@@ -144,7 +144,7 @@ class OptimizerSteppers:
         self._attached = attached
         self._write_tensors()
 
-    def _attach_optimizer(self, optimizer: Optimizer, clock_groups: slice) -> _Attached:
+    def _attach_optimizer(self, optimizer: Optimizer, clock_groups: slice) -> _AttachedOptimizer:
         groups = optimizer.param_groups
         settings: list[_GroupSettings] = []
         for group in groups:
@@ -155,7 +155,7 @@ class OptimizerSteppers:
         if attribute is not None:
             lrs = self._clock.group_lrs[clock_groups]
             written_values(optimizer)[LEARNING_RATE.base_key] = list(lrs)
-        return _Attached(
+        return _AttachedOptimizer(
             optimizer,
             groups,
             settings,
@@ -191,8 +191,8 @@ class OptimizerSteppers:
     def _current_parameter_ids(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
 
-    def step(self, skip: Tensor, skip_number: Tensor) -> None:
-        """Step all optimizers unless `skip`, a bool scalar; `skip_number` has it in float32."""
+    def step(self, skip: Tensor, found_inf: Tensor) -> None:
+        """Step all optimizers unless `skip`, a bool scalar; `found_inf` has it in float32."""
         is_skipped = False
         if not all(attached.is_on_device for attached in self._attached):
             # The only time that an update waits for the device. An interrupt during this wait, such
@@ -211,7 +211,7 @@ class OptimizerSteppers:
                 optimizer.step()
                 continue
             try:
-                setattr(optimizer, attribute, skip_number)
+                setattr(optimizer, attribute, found_inf)
                 optimizer.step()
             finally:
                 # A leftover attribute would affect the user's later calls of `optimizer.step`.

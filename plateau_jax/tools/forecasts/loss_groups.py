@@ -11,7 +11,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.table.exact_segments import with_stops
 from plateau_jax.tools.forecasts.loss_law import Law, LoggedLosses, fit_law, schedule_sums
 from plateau_jax.tools.forecasts.loss_run import LossRun, largest_lr_of, last_step_of
-from plateau_jax.tools.theory.curve_parts import steps_at_borders
+from plateau_jax.tools.theory.curve_parts import segment_end_steps
 
 _Floats = NDArray[np.float64]
 _Mask = NDArray[np.bool_]
@@ -152,7 +152,7 @@ def _weights_of_groups(steps: _Floats, last_step: int) -> _Floats:
 
 def falls_to_half(curve: Curve, updates: int) -> bool:
     """Return True if the learning rate falls to half its peak within this number of updates."""
-    multipliers = curve(steps_at_borders(curve, updates))
+    multipliers = curve(segment_end_steps(curve, updates))
     after_peak = multipliers[np.argmax(multipliers) :]
     return bool(after_peak.min() <= after_peak[0] / 2)
 
@@ -163,7 +163,7 @@ def second_differences(losses: _Floats, lag: int = 1) -> _Floats:
     return (losses[2 * lag :] - 2 * middle + losses[: -2 * lag]) / middle
 
 
-def noise_of(second_differences: _Floats) -> float:
+def relative_sd(second_differences: _Floats) -> float:
     """Estimate the relative standard deviation of the losses; outliers hardly change it."""
     # 1.4826·median(abs) estimates the standard deviation of a normal distribution. The second
     # differences of independent noise have 6 times its variance.
@@ -181,7 +181,7 @@ def _find_spikes(losses: _Floats, is_checked: _Mask) -> _Mask:
     is_spike = np.zeros(len(losses), np.bool_)
     if is_checked.sum() < _MAX_SPIKE_LENGTH + 2:
         return is_spike
-    noise = noise_of(second_differences(losses[is_checked]))
+    noise = relative_sd(second_differences(losses[is_checked]))
     margin = 1 + _MIN_SPIKE + _SPIKE_IN_NOISE * noise
     for length in range(1, _MAX_SPIKE_LENGTH + 1):
         for begin in _begins_of_bumps(losses, length, margin):

@@ -173,12 +173,12 @@ def _find_column(log: Log, rows: Sequence[Row], argument: str, chosen: str | Non
 
     candidates = matching or columns
     if matching:
-        problem = f"{log.name} has several columns for {argument}, {_listed(candidates)}"
+        problem = f"{log.name} has several columns for {argument}, {_join(candidates)}"
     elif chosen is not None:
         shown = checks.short_repr(chosen)
-        problem = f"{log.name} has no column {argument} = {shown}, only {_listed(candidates)}"
+        problem = f"{log.name} has no column {argument} = {shown}, only {_join(candidates)}"
     else:
-        problem = f"{log.name} has no usual column for {argument} among {_listed(candidates)}"
+        problem = f"{log.name} has no usual column for {argument} among {_join(candidates)}"
     raise UnclearLogError(problem, argument, candidates, f"name one in Python, with {argument}=")
 
 
@@ -189,7 +189,7 @@ def columns_of(rows: Sequence[Row]) -> list[str]:
     return list(columns)
 
 
-def _listed(columns: Iterable[Any]) -> str:
+def _join(columns: Iterable[Any]) -> str:
     return checks.short_text(", ".join(map(checks.short_repr, columns)), _MAX_LIST_LENGTH)
 
 

@@ -12,7 +12,7 @@ from plateau_jax.arguments.curve_warning import suppress_warnings, warn
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.tools.logged_lrs.compare_log import difference_from, find_peak
-from plateau_jax.tools.logged_lrs.logs import (
+from plateau_jax.tools.logged_lrs.log_table import (
     Cell,
     LogTable,
     UnclearLogError,

@@ -15,9 +15,9 @@ from plateau_jax.arguments.curve_warning import warn
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import mesh_of
 from torch_bridge.training.distributed.parallelism import (
+    DDPParallelism,
+    FSDPParallelism,
     Parallelism,
-    Replicated,
-    Sharded,
     check_sharded,
     is_sharded,
 )
@@ -194,10 +194,10 @@ def parallelism_of(model: nn.Module, *, every_micro_batch: bool) -> Parallelism:
     inner = getattr(model, "_orig_mod", model)  # the module that torch.compile has wrapped
     if isinstance(inner, DistributedDataParallel):
         check_unwrapped(cast("nn.Module", inner.module))
-        return Replicated(inner, every_micro_batch=every_micro_batch)
+        return DDPParallelism(inner, every_micro_batch=every_micro_batch)
     if is_sharded(inner):
         check_sharded(inner)
-        return Sharded(inner, every_micro_batch=every_micro_batch)
+        return FSDPParallelism(inner, every_micro_batch=every_micro_batch)
     check_unwrapped(model)
     _warn_if_independent(inner)
     return Parallelism(model)
