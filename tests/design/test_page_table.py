@@ -110,7 +110,7 @@ def test_emptied_name_is_distinct(design):
 def test_undo_belongs_to_a_name_while_it_is_typed(design):
     """An answer changes the table, where the name is typed. The browser's undo survives that."""
     held = design.hold_the_next_answer()
-    with design.page.expect_request("**/page"):
+    with design.page.expect_request("**/describe"):
         design.field("Warmup steps").fill("700")
     name = design.field("Name of Stable")
     name.press("Home")

@@ -144,7 +144,7 @@ class DesignPage:
             else:
                 held.append(route)
 
-        self.page.route("**/page", hold_the_first)
+        self.page.route("**/describe", hold_the_first)
         return held
 
     @property
