@@ -329,14 +329,6 @@ def is_not_real(value: Any) -> bool:
     return "bool" in dtype or "complex" in dtype
 
 
-def unwrap_array(value: Any) -> Any:
-    """Return the array inside a wrapper such as a flax variable; any other value unchanged."""
-    convert = getattr(value, "__jax_array__", None)
-    if convert is None:
-        return value
-    return convert()
-
-
 def is_jax_array(value: Any) -> bool:
     """Return True for a JAX array, traced or not. Does not import JAX."""
     jax = sys.modules.get("jax")
@@ -349,7 +341,7 @@ def has_integers(array: Any) -> bool:
     return array.dtype.name.removeprefix("u").startswith("int")
 
 
-def steps(step: Any) -> np.ndarray:
+def clamp_steps(step: Any) -> np.ndarray:
     """Return integers of any size as int32, clamped to 0 … 2³¹ - 1."""
     if is_jax_array(step) or hasattr(step, "__jax_array__"):
         raise TypeError(

@@ -8,8 +8,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Count
 from plateau_jax.clocks.rules import HOLD_RULE_CLASSES, AnyHoldRule
 from plateau_jax.curves.curve import Curve
-from plateau_jax.saved_states.formats import arguments_of
-from plateau_jax.saved_states.storable import storable
+from plateau_jax.saved_states.storable import arguments_of, storable
 
 MAX_CONSUMED = 2**62
 """The largest unit, and the largest sum of counts: `TrainStep` counts in int64 on the device."""

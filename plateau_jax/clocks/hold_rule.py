@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.saved_states.formats import arguments_of
+from plateau_jax.saved_states.storable import arguments_of
 
 
 class HoldRule(ABC):

@@ -126,7 +126,7 @@ class Curve:
             # torch.compile may trace an int as a symbol; `index` turns it into the number itself.
             clamped = min(max(operator.index(step), 0), MAX_STEP)
             return _evaluate_one(self, clamped)
-        steps = checks.steps(step)
+        steps = checks.clamp_steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))
         return evaluation.evaluate_many(self._wide_table, steps)[()]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from plateau_jax.arguments.checks import Message, Path, message_of, must, short_repr
-from plateau_jax.saved_states.formats import DIFFERENT_VERSION, arguments_of
+from plateau_jax.saved_states.formats import DIFFERENT_VERSION
+from plateau_jax.saved_states.storable import arguments_of
 
 CURVE_CLASSES: dict[str, type[Any]] = {}
 """The class of each kind."""

@@ -1,27 +1,11 @@
-"""Several curves: in a list, one for each parameter group, or stacked for `vmap`."""
+"""Several curves, stacked for `vmap`."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterable
 
 from plateau_jax.arguments import checks
-from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.table import evaluation
 from plateau_jax.table.evaluation import Table
-
-
-def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve]:
-    """Build the curve that a mapping describes, also within sequences of any depth.
-
-    Return every other value as it is: the caller checks it.
-    """
-    if isinstance(value, Mapping):
-        return as_curve(path, value)
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
-        return cast("Any", value)
-    if isinstance(path, str):
-        path = (path,)
-    items = enumerate(cast("Sequence[Any]", value))
-    return [cast("Any", as_curves((*path, index), item)) for index, item in items]
 
 
 def stack(curves: Iterable[AnyCurve]) -> Table:

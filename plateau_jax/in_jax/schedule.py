@@ -198,7 +198,7 @@ _JAX = Operations(
 
 def check_peak(value: Any) -> Any:
     """Check a peak, and round it to float32; a traced peak is returned unchanged."""
-    value = checks.unwrap_array(value)
+    value = unwrap_array(value)
     if isinstance(value, jax.Array | np.ndarray | np.generic):
         _check_precision(value)
     if isinstance(value, Tracer):
@@ -237,9 +237,17 @@ def check_real_scalar(name: str, value: Any) -> None:
 
 def _check_steps(step: Any) -> Any:
     """Return integers: a JAX array with its own dtype, or NumPy's int32 in 0 … 2³¹ - 1."""
-    step = checks.unwrap_array(step)
+    step = unwrap_array(step)
     if not isinstance(step, jax.Array):
-        return checks.steps(step)
+        return checks.clamp_steps(step)
     if not jnp.issubdtype(step.dtype, jnp.integer):
         raise TypeError(f"step must be an integer or an array of integers, not {step.dtype}")
     return step
+
+
+def unwrap_array(value: Any) -> Any:
+    """Return the array inside a wrapper such as a flax variable; any other value unchanged."""
+    convert = getattr(value, "__jax_array__", None)
+    if convert is None:
+        return value
+    return convert()

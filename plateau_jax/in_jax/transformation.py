@@ -19,6 +19,7 @@ from plateau_jax.in_jax.schedule import (
     OptaxSchedule,
     check_peak,
     check_real_scalar,
+    unwrap_array,
 )
 
 _MAX_JAX_COUNT = 2**30
@@ -212,7 +213,7 @@ def _check_count(count: Any, clock: CheckedClock) -> Any:
         count = clock.count
     if count is None:
         raise _missing_error("count", ", or write DataClock(unit, count=n) if it is always n")
-    count = checks.unwrap_array(count)
+    count = unwrap_array(count)
     if isinstance(count, jax.Array):
         return _clip_count(count)
     return np.int32(checks.in_range("count", count, 0, _MAX_JAX_COUNT))
@@ -232,7 +233,7 @@ def _check_metric(value: Any) -> Any:
     """Return the metric of an update as float32."""
     if value is None:
         raise _missing_error("value")
-    value = checks.unwrap_array(value)
+    value = unwrap_array(value)
     if not isinstance(value, jax.Array):
         return checks.metric("value", value)
     check_real_scalar("value", value)

@@ -118,7 +118,7 @@ class CurveScheduler:
         return CURVE_SCHEDULER_FORMAT.build(
             updates=self.updates,
             **dump_position(self._clock, self._position),
-            records=dump_records([self._curve], self._values.bases, self._clock),
+            records=dump_records(records_of([self._curve], self._values.bases, self._clock)),
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:

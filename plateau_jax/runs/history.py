@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.runs.comparison import StateOwner
-from plateau_jax.runs.record import Record, read_records, record_to_dict
+from plateau_jax.runs.record import Record, dump_records, read_records
 from plateau_jax.runs.resume import (
     SavedRecords,
     check_step,
@@ -202,10 +202,7 @@ def _damage_message(file: Path, error: Exception) -> str:
 
 def _write_history(file: Path, history: Sequence[_Entry]) -> None:
     """Replace the file."""
-    entries = [
-        {"step": step, "records": [record_to_dict(record) for record in records]}
-        for step, records in history
-    ]
+    entries = [{"step": step, "records": dump_records(records)} for step, records in history]
     text = json.dumps(_FORMAT.build(entries=entries)) + "\n"
     file.parent.mkdir(parents=True, exist_ok=True)
     # The processes of a run write at once, and each needs a different name.

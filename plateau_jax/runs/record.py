@@ -64,7 +64,8 @@ def resume_record(
     curve = as_curve("curve", curve)
     if peak_value is not None:
         peak_value = shortest_decimal(peak_value)
-    return record_to_dict(Record(curve, peak_value, check_clock(clock, [curve]).to_plain()))
+    record = Record(curve, peak_value, check_clock(clock, [curve]).to_plain())
+    return dump_records([record])[0]
 
 
 class Record(NamedTuple):
@@ -89,17 +90,14 @@ def records_of(
     ]
 
 
-def record_to_dict(record: Record) -> dict[str, Any]:
-    """Return a record as plain JSON values."""
-    curve = record.curve.to_dict()
-    return _FORMAT.build(curve=curve, peak_value=record.peak_value, clock=record.clock)
-
-
-def dump_records(
-    curves: Sequence[Curve], peaks: Sequence[float], clock: CheckedClock
-) -> list[dict[str, Any]]:
-    """Return the record of each parameter group, as `resume_record` does."""
-    return [record_to_dict(record) for record in records_of(curves, peaks, clock)]
+def dump_records(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Return records as plain JSON values."""
+    return [
+        _FORMAT.build(
+            curve=record.curve.to_dict(), peak_value=record.peak_value, clock=record.clock
+        )
+        for record in records
+    ]
 
 
 def read_records(name: str, saved: Any) -> list[Record]:

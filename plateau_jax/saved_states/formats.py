@@ -10,7 +10,7 @@ with an unknown one was saved by a different version.
 
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, Generic, TypeVar, cast
 
@@ -75,11 +75,6 @@ class Format(Generic[State]):
             raise TypeError(self.advice.get(kind, f"its kind is {checks.short_repr(kind)}"))
         self.check_version(name, state)
         return cast("State", state)
-
-
-def arguments_of(instance: Any) -> dict[str, Any]:
-    """Return the values of the fields of a dataclass's instance by their names."""
-    return {item.name: getattr(instance, item.name) for item in fields(instance)}
 
 
 def check_entries(name: str, state: Mapping[str, Any], required: Collection[str]) -> None:

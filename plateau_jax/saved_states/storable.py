@@ -28,6 +28,11 @@ def storable(cls: _Class) -> _Class:
     return cls
 
 
+def arguments_of(instance: Any) -> dict[str, Any]:
+    """Return the values of the fields of a dataclass's instance by their names."""
+    return {item.name: getattr(instance, item.name) for item in fields(instance)}
+
+
 def _restore(value: Any, state: Mapping[str, Any]) -> None:
     """Restore a value from its arguments.
 

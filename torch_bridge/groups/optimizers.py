@@ -72,7 +72,7 @@ STEP_COUNT = "step"
 MOMENTUM = "momentum_buffer"
 """The entry with the momentum of SGD, which counts no updates."""
 
-MOMENTS = ("exp_avg", "exp_avg_sq", "square_avg", "row_var", "col_var", "variance", "prev")
+_MOMENTS = ("exp_avg", "exp_avg_sq", "square_avg", "row_var", "col_var", "variance", "prev")
 """Entries of torch's optimizers that stay zero until the first gradient that is not."""
 
 
@@ -114,7 +114,7 @@ def _steps_in(state: dict[str, Any]) -> int:
 
 def _has_seen_only_zeros(state: dict[str, Any]) -> bool:
     """Return True if a parameter's state has moments, and all are zero."""
-    moments: list[Any] = [state[name] for name in MOMENTS if name in state]
+    moments: list[Any] = [state[name] for name in _MOMENTS if name in state]
     for moment in moments:
         # Quantized moments, as of torchao, have no sum.
         if type(getattr(moment, "_local_tensor", moment)) is not Tensor or _is_nonzero(moment):

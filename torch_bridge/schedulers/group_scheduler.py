@@ -316,7 +316,7 @@ class GroupScheduler(LRScheduler):
         return {
             "last_epoch": self.last_epoch,
             **dump_position(self._clock, self._position),
-            "records": dump_records(curves, bases, self._clock),
+            "records": dump_records(records_of(curves, bases, self._clock)),
             "peak_was_set": self._peak_was_set,
             "in_charge": self.last_epoch >= 0 and self._groups.is_in_charge(),
         }

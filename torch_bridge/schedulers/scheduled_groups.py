@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 from torch.optim import Optimizer
 
 from plateau_jax.curves.curve import AnyCurve, Curve
-from plateau_jax.curves.several_curves import as_curves
 from plateau_jax.runs.group_values import GroupValues
-from torch_bridge.groups.curves_and_peaks import curves_of, curves_of_groups_with
+from torch_bridge.groups.curves_and_peaks import as_curves, curves_of, curves_of_groups_with
 from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.groups.options import (
     GroupOption,

@@ -10,7 +10,7 @@ from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.scaled_curve import ScaledCurve
 from plateau_jax.curves.staged_curve import Stage, StagedCurve
-from plateau_jax.saved_states.formats import arguments_of
+from plateau_jax.saved_states.storable import arguments_of
 
 _CLASSES = "BatchPlan", "PlateauCurve", "StagedCurve"
 

@@ -117,7 +117,7 @@ def _clamp_steps(step: Any) -> Tensor:
                 "torch.tensor(step), or curve(step) for a number or a NumPy array",
             )
         )
-    if step.is_floating_point() and not step.numel():  # torch.tensor([]), as in `checks.steps`
+    if step.is_floating_point() and not step.numel():  # torch.tensor([])
         step = step.to(torch.int32)
     if step.dtype == torch.bool or step.is_floating_point() or step.is_complex():
         raise TypeError(f"step must be a tensor of integers, not of {step.dtype}")

@@ -10,9 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.curves.several_curves import as_curves
 from torch_bridge.advice.value_advice import warn_about_factors
-from torch_bridge.groups.curves_and_peaks import curves_of
+from torch_bridge.groups.curves_and_peaks import as_curves, curves_of
 from torch_bridge.groups.optimizers import (
     all_parameters,
     groups_of,

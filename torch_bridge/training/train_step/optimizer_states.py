@@ -221,7 +221,7 @@ def _restore_dtypes_of(
                 loaded[name] = pytree.tree_map_only(Tensor, methodcaller("to", device), value)
             continue
         is_cast = isinstance(current, Tensor) and current.dtype != value.dtype
-        if is_cast and name != "step":  # torch does not cast "step"
+        if is_cast and name != STEP_COUNT:  # float32 if fused or capturable, whatever was saved
             loaded[name] = value.to(device)
 
 

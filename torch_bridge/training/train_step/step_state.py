@@ -163,7 +163,7 @@ class StepState:
             optimizer_type=_one_or_list(types),
             parameters=names_of_parameters(self._module, groups),
             precision=self._precision.name,
-            records=dump_records(clock.curves, clock.peaks, clock.checked),
+            records=dump_records(records_of(clock.curves, clock.peaks, clock.checked)),
             applied=counters.applied,
             **dump_position(clock.checked, clock.position_of(counters)),
             skipped=counters.skipped,
