@@ -57,7 +57,7 @@ def kind_of(tensor: Tensor) -> str:
 
 def encode(stored: StoredValue, tensor: Tensor) -> Tensor:
     """Return the tensor that a file contains in place of a copied one."""
-    if stored.kind == AS_BYTES:
+    if stored.is_bytes:
         return to_bytes(tensor)
     return tensor
 
@@ -71,7 +71,7 @@ def decode(path: str, stored: StoredValue, tensor: Tensor, like: Tensor | None) 
         return tensor.numpy()
     if stored.kind == SCALAR:
         return tensor.numpy()[()]
-    if stored.kind == AS_BYTES:
+    if stored.is_bytes:
         tensor = from_bytes(tensor)
         if like is not None:
             raise ValueError(

@@ -169,12 +169,9 @@ class TrainStep:
         check_loss_fn(loss_fn)
 
         parallelism = parallelism_of(model, every_micro_batch=synchronize == "micro")
-        nested: list[Any] = []
-        unwrapped: list[Optimizer] = []
-        for item in as_sequence(optimizer):
-            nested += nested_optimizers(item)
-            unwrapped.append(nested[-1])
-        optimizers = tuple(unwrapped)
+        chains = [nested_optimizers(item) for item in as_sequence(optimizer)]
+        nested = [item for chain in chains for item in chain]
+        optimizers = tuple(chain[-1] for chain in chains)
         check_optimizers(model, optimizers)
         check_no_scheduler(nested)
         parameters = all_parameters(optimizers)
@@ -193,9 +190,7 @@ class TrainStep:
                 check_peaks_are_known(item, f"initial_updates = {updates_before}")
         curves = curves_by_group(optimizer, optimizers, curve)
         checked_clock = check_clock(clock, curves)
-        peaks: list[float] = []
-        for item in optimizers:
-            peaks += peaks_of(item)
+        peaks = [peak for item in optimizers for peak in peaks_of(item)]
 
         self.model = model
         self.optimizers = optimizers
