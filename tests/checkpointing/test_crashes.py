@@ -24,9 +24,9 @@ import safetensors
 from safetensors import SafetensorError
 from support.checkpointing.checkpoints import (
     Part,
+    assert_same_bits,
     check_no_leftovers,
     constant_model,
-    same_bits,
     save_steps,
     state_of,
 )
@@ -286,7 +286,7 @@ def load_steps(directory):
         part = Part()
         assert Checkpoints(directory).load(step, part=part) == step
         number = part.state["number"]
-        assert same_bits(part.state, state_of(number))
+        assert_same_bits(part.state, state_of(number))
         numbers[step] = number
     return numbers
 

@@ -16,7 +16,7 @@ from support.curves.descriptions import scaled
 from support.examples import examples
 from support.runs.definition import Definition
 from support.runs.run import Run
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 from plateau_jax import DataClock, check_resume, resume_record, scale_by_curve
 
@@ -180,7 +180,7 @@ def check(kind, case, counts, data):
             if move == "resume":
                 state = run.save()
                 run.restart()
-                assert equal_trees(run.save(), state)
+                assert_equal_trees(run.save(), state)
             if move == "peak" and not run.keeps_peaks:
                 definition.peaks = [1.3 - peak for peak in definition.peaks]
                 run.set_peaks(definition.peaks)

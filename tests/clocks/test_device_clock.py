@@ -221,7 +221,7 @@ def test_clock_reads_nothing_and_keeps_its_tensors(room, monkeypatch):
 
     update()
     before = addresses()
-    assert reads_of(updates) == 0
+    assert reads_of(updates) == []
     clock.write_state(Position(updates=3, step=3), clock.peaks, skipped=1)
     clock.set_peaks([0.5])
     assert addresses() == before

@@ -14,7 +14,7 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.runs.torch_run import SchedulerRun
 from support.schedulers.runs import learning_rate
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
 from torch_bridge.training.device_clocks import learning_rates
@@ -69,7 +69,7 @@ def test_state_of_another_clock_continues_if_not_strict(kind, saved_clock, clock
     run.run([(70, 0.75)])
     if clock == saved_clock:
         run.load(state)
-        assert equal_trees(run.save(), state)
+        assert_equal_trees(run.save(), state)
         return
     message = rejected(run, state)
     clocks = message.partition(f"cannot resume at step {step}: it was saved with clock")[2]
@@ -95,7 +95,7 @@ def test_state_of_another_clock_continues_if_not_strict(kind, saved_clock, clock
     updates = [(count, 0.75), (count, 0.75)]
     assert run.run(updates)[: len(lrs)] == lrs
     assert resumed.run(updates)[: len(lrs)] == lrs
-    assert equal_trees(run.save(), resumed.save())
+    assert_equal_trees(run.save(), resumed.save())
 
 
 @every_kind

@@ -14,7 +14,7 @@ from support.runs.torch_run import SchedulerRun
 from support.schedulers.runs import learning_rate
 from support.training.models import batches
 from support.training.steps import CURVE, make_step
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.utils import _pytree as pytree
 
 from plateau_jax import DataClock, HoldBelow
@@ -90,7 +90,7 @@ def test_rebuilt_result_keeps_its_attributes(rebuild):
     assert type(rebuilt) is type(result)
     assert rebuilt.consumed == 12
     assert result.consumed == 12
-    assert equal_trees(list(rebuilt.aux), list(result.aux))
+    assert_equal_trees(list(rebuilt.aux), list(result.aux))
 
 
 @pytest.mark.parametrize("kind", [SchedulerRun, StepRun])
@@ -173,7 +173,7 @@ def test_initial_updates_set_held_clock():
     resumed = build()
     resumed.load_state_dict(step.state_dict())
     for loss in losses:
-        assert equal_trees(resumed(loss), step(loss))
+        assert_equal_trees(resumed(loss), step(loss))
 
 
 def test_start_in_mid_run_counts_what_updates_consumed():

@@ -13,7 +13,7 @@ from schedulers import kinds
 from schedulers.kinds import CURVE, FLOOR, LONG, SHORT, every_kind, states_after_20_updates
 from support.runs import torch_run
 from support.runs.torch_run import TorchRun
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.optim import SGD, AdamW
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
@@ -245,7 +245,7 @@ def test_advice_changes_no_bit(mistake, curve, clock):
                 warnings.simplefilter("ignore", CurveWarning)
             run.repeat(**mistake)
         results.append((run.values(), run.save()))
-    assert equal_trees(results[0], results[1])
+    assert_equal_trees(results[0], results[1])
 
 
 @every_mistake

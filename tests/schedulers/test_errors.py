@@ -14,7 +14,7 @@ from support.examples import examples
 from support.runs.torch_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import optimizer_with
 from support.training.steps import through_file
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from support.wrong import wrong
 from torch.optim import Adagrad, AdamW
 from torch.optim.lr_scheduler import ChainedScheduler, OneCycleLR
@@ -207,7 +207,7 @@ def test_new_group_with_wrong_lr_changes_nothing():
     with pytest.raises(ValueError, match=r"param_groups\[2\] = -1.0"):
         run.step_part()
     del run.optimizer.param_groups[-1]
-    assert equal_trees(run.shown(), state)
+    assert_equal_trees(run.shown(), state)
 
 
 # States that belong to something else.
@@ -302,7 +302,7 @@ def test_any_damage_is_rejected_or_harmless(kind, is_strict, data):
     try:
         run.part.load_state_dict(state)
     except ValueError:
-        assert equal_trees(run.shown(), before)
+        assert_equal_trees(run.shown(), before)
     else:
         run.train(1)
         values = np.array(run.values(), dtype=float)

@@ -19,7 +19,7 @@ from support.numerics.oracle import Oracle
 from support.runs.options import Key, option_of, set_option
 from support.schedulers.runs import new_parameter
 from support.training.steps import through_file
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.optim import SGD
 from torch.optim.lr_scheduler import SequentialLR
 
@@ -172,7 +172,7 @@ class Program:
         before = self.contents()
         for _ in range(2):
             self.read()
-        assert equal_trees(self.contents(), before)
+        assert_equal_trees(self.contents(), before)
         for group, options in zip(self.model.present, self.groups, strict=True):
             assert options is group.options
             assert option_of(options, self.kind.key) == self.form(group.value)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.runs.torch_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import learning_rate, lrs_of, new_parameter, optimizer_with
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.optim import SGD
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
@@ -40,7 +40,7 @@ def rejects(run, error, message, call):
     before = copy.deepcopy(run.groups)
     with pytest.raises(error, match=message):
         call()
-    assert equal_trees(run.groups, before)
+    assert_equal_trees(run.groups, before)
 
 
 def new_group(**options):

@@ -8,7 +8,7 @@ import torch
 from support.lines import Lines, Stop
 from support.training.models import batches
 from support.training.steps import CURVE, is_refused, make_step, state_kept_by_skips, train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from training.kinds_of_run import KINDS
 
 TORCHS_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
@@ -64,15 +64,15 @@ def check_interrupted_update(name, updates, precision, every):
         took_place = updates_of(step) > updates
         if took_place:
             outcomes.add("took place")
-            assert equal_trees(state_kept_by_skips(step), after)
-            assert equal_trees(step(data[updates + 1]), next_result)
+            assert_equal_trees(state_kept_by_skips(step), after)
+            assert_equal_trees(step(data[updates + 1]), next_result)
             continue
         if is_rejected:
             outcomes.add("rejected")
         else:
             outcomes.add("nothing changed")
-        assert equal_trees(state_kept_by_skips(step), before)
-        assert equal_trees(step(data[updates]), result)
+        assert_equal_trees(state_kept_by_skips(step), before)
+        assert_equal_trees(step(data[updates]), result)
     return outcomes
 
 
@@ -178,10 +178,10 @@ def test_interrupted_load():
             step.load_state_dict(state)
         if is_refused(step):
             step.load_state_dict(before)
-        assert equal_trees(step.state_dict(), before), f"at line {stop_at}"
+        assert_equal_trees(step.state_dict(), before, f"state at line {stop_at}")
         if stop_at % 60 == 0:
-            assert equal_trees(step(batch), result), f"after line {stop_at}"
-            assert equal_trees(step.state_dict(), after), f"after line {stop_at}"
+            assert_equal_trees(step(batch), result, f"result after line {stop_at}")
+            assert_equal_trees(step.state_dict(), after, f"state after line {stop_at}")
             step.load_state_dict(before)
     step.load_state_dict(state)
-    assert equal_trees(step.state_dict(), state)
+    assert_equal_trees(step.state_dict(), state)

@@ -8,7 +8,7 @@ from support.training.kind import Kind
 from support.training.models import LOSSES, batches
 from support.training.optimizers import FUSED, OPTIMIZERS, by_layer
 from support.training.steps import through_file
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from training.kinds_of_run import count_samples, with_aux
 
 from plateau_jax import DataClock, HoldBelow, PlateauCurve
@@ -100,14 +100,14 @@ def test_programs_equal_loop_by_hand(kind, data):
             by_hand.carry = kind.options["carry"]
         result = step(*micro_batches)
         expected = by_hand.update(micro_batches)
-        assert equal_trees(tuple(result), expected)
-        assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())
+        assert_equal_trees(tuple(result), expected)
+        assert_equal_trees(step.model.state_dict(), by_hand.model.state_dict())
         carry = step.state_dict()["carry"]
-        assert equal_trees(carry, by_hand.carry_leaves())
+        assert_equal_trees(carry, by_hand.carry_leaves())
     loss_scale = step.state_dict()["loss_scale"] or []
     assert list(map(float, loss_scale)) == by_hand.loss_scale()
     if by_hand.applied:  # a first update that a fused kernel skips leaves zeros as its state
         for optimizer, reference in zip(step.optimizers, by_hand.optimizers, strict=True):
             states = optimizer.state_dict()["state"]
             expected_states = reference.state_dict()["state"]
-            assert equal_trees(states, expected_states)
+            assert_equal_trees(states, expected_states)

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 from plateau_jax import Curve, DataClock
 
@@ -100,7 +100,7 @@ class Run(ABC):
         with pytest.raises(error, match=message) as caught:
             call()
         assert type(caught.value) is error
-        assert equal_trees(self.shown(), before)
+        assert_equal_trees(self.shown(), before)
         return str(caught.value)
 
     def restart(self) -> None:

@@ -11,7 +11,7 @@ from support.damage import any_change, damage
 from support.examples import examples
 from support.training.models import Net, batches
 from support.training.steps import is_refused, make_step, train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 from plateau_jax import HoldBelow
 
@@ -91,14 +91,14 @@ def test_damage_is_rejected_or_undone_by_sound_state(name, data):
         message = str(error)
         assert not message.startswith("state_dict"), "this library rejects before it writes"
     elif error is not None:
-        assert equal_trees(step.state_dict(), before)
+        assert_equal_trees(step.state_dict(), before)
         step(batch)
         expected = state_without_loads(name, precision) | {"random": before["random"]}
-        assert equal_trees(step.state_dict(), expected)
+        assert_equal_trees(step.state_dict(), expected)
     with suppress(Exception):  # torch may find an entry that it can't use
         step(batch)
     step.load_state_dict(sound)
     step(batch)
     state = step.state_dict()
     remove_added_options(state, sound_after_update)
-    assert equal_trees(state, sound_after_update)
+    assert_equal_trees(state, sound_after_update)

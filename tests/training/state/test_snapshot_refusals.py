@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.training.models import Net, batches, counting_loss
 from support.training.steps import make_step, train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.optim import SGD
 from training.kinds_of_run import KINDS
 
@@ -19,7 +19,7 @@ def check_rejected(step, state, part, error=ValueError, **options):
     before = step.state_dict()
     with pytest.raises(error, match=re.escape(part)):
         step.load_state_dict(state, **options)
-    assert equal_trees(step.state_dict(), before)
+    assert_equal_trees(step.state_dict(), before)
 
 
 def check_rejected_by_torch(step, state, part, **options):
@@ -30,7 +30,7 @@ def check_rejected_by_torch(step, state, part, **options):
     with pytest.raises(RuntimeError, match="load a checkpoint"):
         step(*batches(1))
     step.load_state_dict(before)
-    assert equal_trees(step.state_dict(), before)
+    assert_equal_trees(step.state_dict(), before)
 
 
 # States of different runs. `clocks/test_states` has those of other curves and clocks.
@@ -77,12 +77,12 @@ def check_damage(damage_state, check, part, kind="adamw"):
     saving = build()
     train(saving, batches(3, seed=1))
     (batch,) = batches(1)
-    assert equal_trees(step(batch), reference(batch))
+    assert_equal_trees(step(batch), reference(batch))
     state = saving.state_dict()
     damage_state(state)
     for strict in (True, False):
         check(step, state, part, strict=strict)
-    assert equal_trees(step(batch), reference(batch))
+    assert_equal_trees(step(batch), reference(batch))
 
 
 THREE_BYTES = torch.zeros(3, dtype=torch.uint8)
@@ -147,7 +147,7 @@ def test_loss_scale_with_which_every_update_is_skipped(scale):
     state = step.state_dict()
     with pytest.raises(ValueError, match="every update would be skipped"):
         step.load_state_dict({**state, "loss_scale": scale})
-    assert equal_trees(step.state_dict(), state)
+    assert_equal_trees(step.state_dict(), state)
 
 
 def test_dampening_that_fused_sgd_rejects():
@@ -160,7 +160,7 @@ def test_dampening_that_fused_sgd_rejects():
     state = step.state_dict()
     with pytest.raises(ValueError, match="dampening, which needs fused=False"):
         step.load_state_dict(saved)
-    assert equal_trees(step.state_dict(), state)
+    assert_equal_trees(step.state_dict(), state)
     train(step, batches(1))
 
 
@@ -186,7 +186,7 @@ def test_state_of_another_library_is_left_to_it():
     saved, step = steps
     train(saved, batches(2))
     step.load_state_dict(saved.state_dict())
-    assert equal_trees(step.state_dict(), saved.state_dict())
+    assert_equal_trees(step.state_dict(), saved.state_dict())
 
 
 def test_load_warns_of_a_peak_set_before_the_first_update():
@@ -201,7 +201,7 @@ def test_load_warns_of_a_peak_set_before_the_first_update():
     train(step, batches(1))
     step.set_peak(0.5)
     step.load_state_dict(saved.state_dict())  # back to before the change
-    assert equal_trees(step.state_dict(), saved.state_dict())
+    assert_equal_trees(step.state_dict(), saved.state_dict())
 
 
 def test_strict_of_a_step_is_the_default_of_loads():
