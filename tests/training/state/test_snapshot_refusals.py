@@ -1,5 +1,6 @@
 """States that a training step rejects: of another run, of another object, or damaged."""
 
+import math
 import re
 from functools import partial
 
@@ -94,7 +95,9 @@ NO_GROUPS = {"param_groups": []}
     [
         ("adamw", {"random": {"cpu": THREE_BYTES}}, "RNG state size"),
         ("adamw", {"peak_was_set": "no"}, "peak_was_set"),
-        ("adamw", {"applied": -5}, "applied"),
+        ("adamw", {"applied": -1}, "applied"),
+        ("adamw", {"skipped": -1}, "skipped"),
+        ("adamw", {"offset": 0.5}, "offset"),
         ("adamw", {"optimizer": NO_GROUPS}, "not the state of AdamW with groups of [4] parameters"),
         ("adamw", {"carry": [3]}, "a different carry: 0: int in the state, missing here"),
         ("adamw", {"records": []}, "saved with 0 parameter groups, and there are 1"),
@@ -119,26 +122,33 @@ def test_model_without_entries():
 
 
 @pytest.mark.parametrize(
-    ("keys", "value", "part"),
+    ("kind", "keys", "value", "part"),
     [
-        (["model", "first.weight"], [1.0], "first.weight: list in the state, torch.float32 of"),
-        (["optimizer", "state", 2], [1.0], "['state'][2] = [1.0] must be a dictionary"),
         (
+            "adamw",
+            ["model", "first.weight"],
+            [1.0],
+            "first.weight: list in the state, torch.float32 of",
+        ),
+        ("adamw", ["optimizer", "state", 2], [1.0], "['state'][2] = [1.0] must be a dictionary"),
+        (
+            "adamw",
             ["optimizer", "state", 1, "exp_avg"],
             torch.zeros(7),
             "exp_avg of parameter 1 has the shape (7,), and the parameter (8,)",
         ),
-        (["optimizer", "state", "0"], {}, "moments of parameter '0', which no group has"),
+        ("adamw", ["optimizer", "state", "0"], {}, "moments of parameter '0', which no group has"),
+        ("held", ["hold", 1, "total"], math.nan, "not a state of the rule HoldBelow"),
     ],
 )
-def test_wrong_value_in_an_entry(keys, value, part):
+def test_wrong_value_in_an_entry(kind, keys, value, part):
     def replace_value(state):
         *outer_keys, last_key = keys
         for key in outer_keys:
             state = state[key]
         state[last_key] = value
 
-    check_damage(replace_value, check_rejected, part)
+    check_damage(replace_value, check_rejected, part, kind)
 
 
 @pytest.mark.parametrize("scale", [None, [], [torch.tensor(0.0), torch.tensor(1)]])
