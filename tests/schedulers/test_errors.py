@@ -231,7 +231,7 @@ def test_state_in_a_chain_is_compared():
     run = run_of("scheduler", PlateauCurve(40))
     run.train(5)
     state = ChainedScheduler([run.part, follow(run.optimizer, "momentum", CURVE)]).state_dict()
-    Saved("scheduler").rejects("cannot resume at step 5", state)
+    Saved("scheduler").rejects("saved with|differ from", state)
     again = run_of("scheduler", PlateauCurve(40))
     again.part.load_state_dict(state)
     assert again.part.state_dict() == run.part.state_dict()
