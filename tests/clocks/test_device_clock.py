@@ -104,7 +104,6 @@ def skip_patterns(size):
     return st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1).map(pattern)
 
 
-@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("room", [0, 2**11, 2**14])
 @examples(30)
 @example([({"total_steps": 9}, [0.5])], [False], 4, 0, Random(0))

@@ -25,11 +25,7 @@ from torch.optim import SGD, AdamW, RMSprop
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import follow
 
-pytestmark = [
-    pytest.mark.usefixtures("short_windows"),
-    # Short curves, far past their ends.
-    pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
-]
+pytestmark = pytest.mark.usefixtures("short_windows")
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 LINEAR = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")

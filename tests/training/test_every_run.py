@@ -12,9 +12,6 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from training.kinds_of_run import KINDS, ON_DEVICE
 
-# Runs may continue past the end of a curve; the warning has separate tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 

@@ -1,6 +1,5 @@
 """Random programs of a training step equal a loop by hand, bit for bit, with any options."""
 
-import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
@@ -12,9 +11,6 @@ from support.trees import assert_equal_trees
 from training.kinds_of_run import count_samples, with_aux
 
 from plateau_jax import DataClock, HoldBelow, PlateauCurve
-
-# Runs may continue past the end of a curve; the warning has separate tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)
 FLAT = PlateauCurve(200, plateaus=[(20, 30)], min_lr_ratio=0.1)

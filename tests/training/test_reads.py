@@ -16,10 +16,6 @@ from training.kinds_of_run import KINDS, ON_DEVICE
 
 from torch_bridge import MetricLog
 
-# Runs may continue past the end of a curve; the warning has separate tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-
-
 WITH_DEVICE_WEIGHTS = {
     "device pair, fp16",
     "device weights, fp32",
