@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from support.clocks.holds import SIZE, any_rule, curve_steps_with_rules, metrics, rules
 from support.examples import corners, examples
 
-from plateau_jax import DataClock, HoldUntilFlat
+from plateau_jax import CurveScheduler, DataClock, HoldUntilFlat, PlateauCurve
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.decision import HOST, decide
 from plateau_jax.clocks.rules import HOLD_RULE_CLASSES
@@ -57,13 +57,11 @@ def test_arguments_become_plain_numbers():
 def test_absolute_threshold_may_be_above_one():
     """A perplexity of 8 is 2 below one of 10, and does not improve it by 2.5."""
     rule = HoldUntilFlat(1, threshold=2.5, threshold_mode="abs", limit=9)
-    states = (rule._initial_state(),)
-    states, held = decide(HOST, (rule,), states, True, np.float32(10))
-    assert held
-    _, held = decide(HOST, (rule,), states, True, np.float32(7))
-    assert held
-    _, held = decide(HOST, (rule,), states, True, np.float32(8))
-    assert not held
+    for perplexity, curve_step in [(7, 0), (8, 1)]:
+        scheduler = CurveScheduler(PlateauCurve(9, plateaus=[(0, 20)]), 0.5, clock=rule)
+        scheduler.step(metric=10.0)
+        scheduler.step(metric=perplexity)
+        assert scheduler.curve_step == curve_step
 
 
 @pytest.mark.parametrize(
