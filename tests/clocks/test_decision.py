@@ -6,9 +6,9 @@ from dataclasses import FrozenInstanceError, fields
 import numpy as np
 import pytest
 import torch
-from clocks.rules.specs import ONE_OF_EACH, SPECS
 from hypothesis import given, strategies as st
-from support.clocks.holds import SIZE, any_rule, curve_steps_with_rules, metrics, rules
+from support.clocks.holds import SIZE, curve_steps_with_rules, metrics, rules
+from support.clocks.rules import ONE_OF_EACH, any_rule
 from support.examples import corners, examples
 
 from plateau_jax import CurveScheduler, DataClock, HoldUntilFlat, PlateauCurve
@@ -38,8 +38,8 @@ def test_clock_is_frozen(clock):
             setattr(clock, field.name, 7.5)
 
 
-def test_every_rule_has_a_spec():
-    assert set(SPECS) == set(HOLD_RULE_CLASSES)
+def test_samples_have_every_rule():
+    assert {type(rule) for rule in ONE_OF_EACH} == set(HOLD_RULE_CLASSES)
 
 
 def test_arguments_become_plain_numbers():

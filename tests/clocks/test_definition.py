@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from clocks.numpy_run import NumPyRun
-from clocks.rules.specs import ONE_OF_EACH
 from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
 from support.clocks.holds import STAIRS, curves, holds, metrics
+from support.clocks.rules import ONE_OF_EACH
 from support.curves.descriptions import scaled
 from support.examples import examples
 from support.runs.definition import Definition

@@ -5,8 +5,8 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from clocks.rules.specs import SAMPLES
 from hypothesis import example, given, strategies as st
+from support.clocks.rules import SAMPLES
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.schedulers.runs import learning_rate, peaks
@@ -184,7 +184,7 @@ def test_memory_stays_below_the_limit(curves, at_least, monkeypatch):
 def test_compiled_rules_decide_as_uncompiled_ones():
     """Counters and states have the same bits, also after skipped updates and a resumed state."""
     curve = StagedCurve([(3, 1.0), (4,), (2, 0.5), (5,), (200, 0.0)])
-    checked = CheckedClock(rules=tuple(SAMPLES))
+    checked = CheckedClock(rules=SAMPLES)
     eager = DeviceClock([curve], [0.5], CPU, checked)
     compiled = DeviceClock([curve], [0.5], CPU, checked, is_compiled=True)
     random = Random(0)
