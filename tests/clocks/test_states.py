@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from support.clocks.holds import CURVE
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.runs.torch_run import SchedulerRun
+from support.runs.scheduler_run import SchedulerRun
 from support.schedulers.runs import learning_rate
 from support.trees import assert_equal_trees
 
@@ -52,7 +52,7 @@ counts = st.lists(st.integers(0, 30), max_size=7)
 
 def rejected(run, state):
     """Check that the run rejects the state and does not change; return the message."""
-    return run.rejects(ValueError, "^state_dict ", partial(run.load, state))
+    return run.assert_rejects(ValueError, "^state_dict ", partial(run.load, state))
 
 
 @every_kind

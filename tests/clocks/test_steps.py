@@ -10,7 +10,7 @@ from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
 from support.clocks.holds import CURVE as STAGES, batch_as_loss
 from support.examples import examples
-from support.runs.torch_run import SchedulerRun
+from support.runs.scheduler_run import SchedulerRun
 from support.schedulers.runs import learning_rate
 from support.training.models import batches
 from support.training.steps import CURVE, make_step
@@ -56,8 +56,8 @@ def test_count_of_the_clock_is_the_default(counts, default):
     for count, batch in zip(counts, batches(len(counts)), strict=True):
         result = step(batch, count=count)
         assert result.curve_step == consumed // 8
-        run.step_optimizer()
-        run.part.step(count=count)
+        run.optimizer.step()
+        run.scheduler.step(count=count)
         if count is None:
             consumed += default
         else:
@@ -108,8 +108,8 @@ def test_sum_is_exact_up_to_2_to_the_62(kind):
 @pytest.fixture
 def scheduler():
     run = SchedulerRun(CURVE, [0.25], DataClock(8))
-    run.step_optimizer()
-    return run.part
+    run.optimizer.step()
+    return run.scheduler
 
 
 def test_pending_count_is_used_once(scheduler):

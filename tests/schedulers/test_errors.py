@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.clocks.holds import CURVE
 from support.curves.descriptions import CURVES_IN_UNITS_OF_8
-from support.runs.torch_run import FollowerRun, SchedulerRun
+from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import optimizer_with
 from support.training.steps import through_file
 from support.trees import assert_equal_trees
@@ -149,12 +149,14 @@ class Saved:
     def __init__(self, kind, **options):
         self.run = run_of(kind, **options)
         self.run.train(5)
-        self.state = copy.deepcopy(self.run.part.state_dict())
+        self.state = copy.deepcopy(self.run.scheduler.state_dict())
         self.run.train(1)
 
     def rejects(self, message, state):
         """Check that the state is rejected with this message, and that nothing has changed."""
-        self.run.rejects(ValueError, message, partial(self.run.part.load_state_dict, state))
+        self.run.assert_rejects(
+            ValueError, message, partial(self.run.scheduler.load_state_dict, state)
+        )
 
 
 @pytest.fixture(params=[True, False], ids=["strict", "not strict"])
@@ -178,7 +180,7 @@ def scheduler(strict):
 @pytest.mark.parametrize("epoch", [3.0, True, torch.tensor(3)])
 def test_epoch_of_a_wrong_type(scheduler, epoch):
     message = r"epoch = .* must be an integer.*call step\(\).*takes a loss only with a hold rule"
-    scheduler.run.rejects(TypeError, message, partial(scheduler.run.part.step, epoch))
+    scheduler.run.assert_rejects(TypeError, message, partial(scheduler.run.scheduler.step, epoch))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_epoch_of_a_wrong_type(scheduler, epoch):
     ],
 )
 def test_wrong_peaks(scheduler, peaks, error, message):
-    scheduler.run.rejects(error, message, partial(scheduler.run.part.set_peak, peaks))
+    scheduler.run.assert_rejects(error, message, partial(scheduler.run.scheduler.set_peak, peaks))
 
 
 def test_new_group_with_wrong_lr_changes_nothing():
@@ -201,7 +203,7 @@ def test_new_group_with_wrong_lr_changes_nothing():
     run.add_group(0.1)
     run.optimizer.param_groups[-1]["lr"] = -1.0
     with pytest.raises(ValueError, match=r"param_groups\[2\] = -1.0"):
-        run.step_part()
+        run.step_scheduler()
     del run.optimizer.param_groups[-1]
     assert_equal_trees(run.shown(), state)
 
@@ -230,11 +232,11 @@ def test_state_of_two_schedulers(scheduler):
 def test_state_in_a_chain_is_compared():
     run = run_of("scheduler", PlateauCurve(40))
     run.train(5)
-    state = ChainedScheduler([run.part, follow(run.optimizer, "momentum", CURVE)]).state_dict()
+    state = ChainedScheduler([run.scheduler, follow(run.optimizer, "momentum", CURVE)]).state_dict()
     Saved("scheduler").rejects("saved with|differ from", state)
     again = run_of("scheduler", PlateauCurve(40))
-    again.part.load_state_dict(state)
-    assert again.part.state_dict() == run.part.state_dict()
+    again.scheduler.load_state_dict(state)
+    assert again.scheduler.state_dict() == run.scheduler.state_dict()
 
 
 # Damaged states. `test_formats.py` tests those of a different version.
@@ -305,9 +307,9 @@ def test_state_of_a_different_curve(saved, current, message):
     peaks = [0.1] * len(saved)
     old = run_of("scheduler", saved, peaks)
     old.train(40)
-    state = through_file(old.part.state_dict())
+    state = through_file(old.scheduler.state_dict())
     new = run_of("scheduler", current, peaks)
-    new.rejects(ValueError, message, partial(new.part.load_state_dict, state))
+    new.assert_rejects(ValueError, message, partial(new.scheduler.load_state_dict, state))
 
 
 def test_follower_warns_of_a_different_curve():
@@ -315,5 +317,5 @@ def test_follower_warns_of_a_different_curve():
     old.train(40)
     new = run_of("follower", LONGER)
     with pytest.warns(CurveWarning, match="differ from step 6 on.* at step 40 of"):
-        new.part.load_state_dict(old.part.state_dict())
-    assert new.part.curve_step == 40
+        new.scheduler.load_state_dict(old.scheduler.state_dict())
+    assert new.scheduler.curve_step == 40

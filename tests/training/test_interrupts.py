@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.lines import Lines, Stop
+from support.lines import InterruptAtLine, Stop
 from support.training.models import batches
 from support.training.steps import CURVE, is_refused, make_step, state_kept_by_skips, train
 from support.trees import assert_equal_trees
@@ -21,7 +21,7 @@ def interrupted(build, action, every=1):
     for stop_at in itertools.count(1, every):
         step = build()
         try:
-            with Lines(stop_at, TORCHS_OPTIMIZERS):
+            with InterruptAtLine(stop_at, TORCHS_OPTIMIZERS):
                 action(step)
         except Stop:
             # Python does not leave a `with` that is interrupted at its end.
@@ -142,7 +142,7 @@ def trained_step(updates):
     return step
 
 
-class Files(Lines):
+class Files(InterruptAtLine):
     """Records the file of each line."""
 
     def __init__(self, *traced):
@@ -177,7 +177,7 @@ def test_interrupted_load():
     for stop_at, file in enumerate(lines.files, 1):
         if stop_at % 3 != 0 and file not in files_of_writes:
             continue
-        with pytest.raises(Stop), Lines(stop_at, *traced):
+        with pytest.raises(Stop), InterruptAtLine(stop_at, *traced):
             step.load_state_dict(state)
         if is_refused(step):
             step.load_state_dict(before)
