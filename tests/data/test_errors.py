@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.data.loaders import epoch, process
+from support.data.loaders import build, epoch, process
 from support.wrong import wrong
 from torch.nested import nested_tensor
 from torch.utils.data import IterableDataset
@@ -135,6 +135,20 @@ def test_batch_outside_the_epoch(loader, state, batch):
 @wrong(ValueError, "epoch = {epoch}")
 def test_impossible_epoch(loader, state, epoch):
     loader.load_state_dict({**state, "epoch": epoch})
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_iteration_continues_after_a_rejected_state(depth):
+    arguments = {"dataset": range(8), "batch_size": 2, "num_workers": 0}
+    feed = build(arguments, depth)
+    first, *others = epoch(build(arguments))
+    batches = iter(feed)
+    assert next(batches).tolist() == first
+    state = feed.state_dict()
+    with pytest.raises(ValueError, match="batch = 4"):
+        feed.load_state_dict({**state, "batch": 4})
+    assert feed.state_dict() == state
+    assert [batch.tolist() for batch in batches] == others
 
 
 # Prefetching.
