@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.training.models import square_loss
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -90,7 +90,7 @@ def check_rejected(part, state):
     before = copy.deepcopy(part.state_dict())
     with pytest.raises(ValueError, match=r"^(state_dict|hold|records|arguments) ") as caught:
         part.load_state_dict(state)
-    assert equal_trees(part.state_dict(), before)
+    assert_equal_trees(part.state_dict(), before)
     return str(caught.value)
 
 

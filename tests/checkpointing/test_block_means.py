@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from support.checkpointing.checkpoints import same_bits
+from support.checkpointing.checkpoints import assert_same_bits
 from support.distributed.models import wrapped
 from support.distributed.processes import run
 from support.examples import examples
@@ -144,7 +144,7 @@ def test_resume_within_a_block_keeps_its_mean(tmp_path, runs, stop, name):
     for step in uninterrupted.checkpoints.steps():
         mean = saved_mean(resumed.checkpoints, step)
         expected = saved_mean(uninterrupted.checkpoints, step)
-        assert same_bits(mean.state_dict(), expected.state_dict())
+        assert_same_bits(mean.state_dict(), expected.state_dict())
         assert mean.n_averaged == LENGTH // uninterrupted.every
 
 
@@ -158,10 +158,10 @@ def test_averaged_model_loads_into_its_module(tmp_path):
     for tensor in model.state_dict().values():
         tensor.add_(1)
     checkpoints.load_model(model, part="mean")
-    assert same_bits(model.state_dict(), mean.module.state_dict())
+    assert_same_bits(model.state_dict(), mean.module.state_dict())
     other = AveragedModel(model)
     checkpoints.merge([1], [1.0], into=other, part="mean")
-    assert same_bits(other.state_dict(), mean.state_dict())
+    assert_same_bits(other.state_dict(), mean.state_dict())
 
 
 def test_count_of_another_module_is_not_dropped(tmp_path):

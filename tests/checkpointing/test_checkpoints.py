@@ -21,8 +21,8 @@ from safetensors import SafetensorError
 from support.checkpointing.checkpoints import (
     Part,
     Rejecting,
+    assert_same_bits,
     check_no_leftovers,
-    same_bits,
     saving_is_busy,
     wait_for_saves,
 )
@@ -80,10 +80,10 @@ def test_resume_matches_uninterrupted_run(tmp_path):
     progress = resumed.progress
     assert Checkpoints(tmp_path).load(5, **resumed.parts) == 5
     assert resumed.progress is progress
-    assert same_bits(resumed.train(4), expected)
+    assert_same_bits(resumed.train(4), expected)
 
     assert checkpoints.load(**run.parts) == 5
-    assert same_bits(run.train(4), expected)
+    assert_same_bits(run.train(4), expected)
 
 
 def test_model_loads_in_a_different_dtype(tmp_path):
@@ -95,7 +95,7 @@ def test_model_loads_in_a_different_dtype(tmp_path):
     torch.rand(1)
     random = torch.get_rng_state()
     assert checkpoints.load_model(in_bfloat16) == 7
-    assert same_bits(in_bfloat16.state_dict(), model.bfloat16().state_dict())
+    assert_same_bits(in_bfloat16.state_dict(), model.bfloat16().state_dict())
     assert torch.equal(torch.get_rng_state(), random)
 
 
@@ -120,7 +120,7 @@ def test_save_keeps_state_at_call(tmp_path):
         may_write.set()
         assert checkpoints.steps() == [1]
     assert checkpoints.load(self=model, directory=values, Self=part) == 1
-    assert same_bits(model.state_dict(), before)
+    assert_same_bits(model.state_dict(), before)
     assert values == {"a": [1]}
     assert part.state["t"].tolist() == [0, 0, 0, 0]
 

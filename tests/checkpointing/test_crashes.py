@@ -24,13 +24,13 @@ import safetensors
 from safetensors import SafetensorError
 from support.checkpointing.checkpoints import (
     Part,
+    assert_same_bits,
     check_no_leftovers,
     constant_model,
-    same_bits,
     save_steps,
     state_of,
 )
-from support.lines import Lines, Stop
+from support.lines import InterruptAtLine, Stop
 
 from torch_bridge import Checkpoints
 from torch_bridge.training.checkpointing import checkpoints as checkpoints_module, file_format
@@ -286,7 +286,7 @@ def load_steps(directory):
         part = Part()
         assert Checkpoints(directory).load(step, part=part) == step
         number = part.state["number"]
-        assert same_bits(part.state, state_of(number))
+        assert_same_bits(part.state, state_of(number))
         numbers[step] = number
     return numbers
 
@@ -388,7 +388,7 @@ def test_files_reach_disk_before_their_names_count(tmp_path):
 def save_until_line(checkpoints, stop_at):
     """Save checkpoint 1; return True if this line has interrupted it."""
     try:
-        with Lines(stop_at):
+        with InterruptAtLine(stop_at):
             checkpoints.save(1, part=Part(state_of(1)), wait=True)
     except Stop:
         return True
@@ -399,8 +399,8 @@ def save_until_line(checkpoints, stop_at):
 @pytest.mark.parametrize("first", range(1, 7))
 def test_save_interrupted_at_any_line(tmp_path, monkeypatch, first):
     """The checkpoint is complete or absent, and the next save is neither blocked nor disturbed."""
-    # Unlike a signal, `Lines` can interrupt after a with block and before its lock is released,
-    # which would block other threads of later tests.
+    # Unlike a signal, `InterruptAtLine` can interrupt after a with block and before its lock is
+    # released, which would block other threads of later tests.
     monkeypatch.setattr(checkpoints_module, "_lock", RLock())
     for stop_at in itertools.count(first, 6):
         directory = tmp_path / str(stop_at)

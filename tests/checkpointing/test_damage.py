@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from safetensors.torch import save_file
-from support.checkpointing.checkpoints import Part, constant_model, same_bits, state_of
+from support.checkpointing.checkpoints import Part, assert_same_bits, constant_model, state_of
 from support.checkpointing.wrapped_tensors import Quantizing, quantized
 from support.data.loaders import on_each_rank
 from support.examples import examples
@@ -81,7 +81,7 @@ def check_damage(directory, damage):
     with pytest.warns(UserWarning, match=message) as warned:
         assert checkpoints.load_model(model, part="model") == 1
     assert [warning.filename for warning in warned] == [__file__]
-    assert same_bits(part.state, state_of(1))
+    assert_same_bits(part.state, state_of(1))
     assert (model.weight == 1).all()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.checkpointing.checkpoints import gathered, same_bits
+from support.checkpointing.checkpoints import assert_same_bits, gathered
 from support.checkpointing.wrapped_tensors import Quantizing
 from support.distributed.models import wrapped
 from support.distributed.processes import error_of
@@ -65,8 +65,8 @@ def test_quantized_moments(tmp_path, wrapper):
     assert checkpoints.load(model=resumed, optimizer=loaded) == 1
     for of_run in (model, optimizer), (resumed, loaded):
         train(*of_run, seed=2)
-    assert same_bits(loaded.state_dict(), optimizer.state_dict())
-    assert same_bits(resumed.state_dict(), model.state_dict())
+    assert_same_bits(loaded.state_dict(), optimizer.state_dict())
+    assert_same_bits(resumed.state_dict(), model.state_dict())
 
 
 def test_whole_quantized_moments_are_not_loaded_in_shards(tmp_path):
@@ -79,10 +79,10 @@ def test_whole_quantized_moments_are_not_loaded_in_shards(tmp_path):
     before = gathered(resumed.state_dict())
     error = error_of(checkpoints.load, model=resumed, optimizer=loaded)
     assert "optimizer.state.0.moment is a Wrapped of torch.float32, was saved whole, and" in error
-    assert same_bits(gathered(resumed.state_dict()), before)
+    assert_same_bits(gathered(resumed.state_dict()), before)
     checkpoints.load(model=resumed, partial=True)
     weights = gathered(plain_state(model))
-    assert same_bits(gathered(plain_state(resumed)), weights)
+    assert_same_bits(gathered(plain_state(resumed)), weights)
 
 
 # Moments of parameters that are sharded on one side only.
@@ -118,8 +118,8 @@ def test_moments_take_the_form_of_their_parameter(tmp_path, saved_form, form):
         checkpoints.load(model=resumed, optimizer=loaded)
         check_forms(loaded)
         train(resumed, loaded, seed=2)
-        assert same_bits(gathered(resumed.state_dict()), weights)
-        assert same_bits(gathered(loaded.state_dict()["state"]), moments)
+        assert_same_bits(gathered(resumed.state_dict()), weights)
+        assert_same_bits(gathered(loaded.state_dict()["state"]), moments)
 
 
 def check_forms(optimizer):

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from support.checkpointing.checkpoints import Rejecting, same_bits
+from support.checkpointing.checkpoints import Rejecting, assert_same_bits
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import Foreign
 from support.training.steps import check_resume, make_step
@@ -47,8 +47,8 @@ def check_part(directory, make_optimizer):
         checkpoints.load(**saved.parts, rejecting=Rejecting(2))
     for resumed in (fresh, used, saved):
         resumed.train(BATCHES[6:])
-        assert same_bits(resumed.model.state_dict(), uninterrupted.model.state_dict())
-        assert same_bits(resumed.optimizer.state_dict(), uninterrupted.optimizer.state_dict())
+        assert_same_bits(resumed.model.state_dict(), uninterrupted.model.state_dict())
+        assert_same_bits(resumed.optimizer.state_dict(), uninterrupted.optimizer.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -95,4 +95,4 @@ def test_optimizer_may_name_a_wrapped_model(tmp_path, saving, loading):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, optimizer=saved)
     checkpoints.load(optimizer=loaded)
-    assert same_bits(loaded.state_dict()["state"], saved.state_dict()["state"])
+    assert_same_bits(loaded.state_dict()["state"], saved.state_dict()["state"])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from support.checkpointing.checkpoints import Part, constant_model, saving_is_busy
 from support.distributed.processes import run
-from support.lines import Lines
+from support.lines import InterruptAtLine
 from support.training.models import Net
 from support.training.steps import make_step
 from torch import Tensor, nn
@@ -136,7 +136,7 @@ def test_loop_with_a_loader_of_torch_resumes_after_epochs(tmp_path, stop):
     assert train_with_plain_loader(tmp_path / "stopped", UPDATES) == expected
 
 
-class Killing(Lines):
+class Killing(InterruptAtLine):
     """Kills the process at a line of the loop, or of the product."""
 
     def line(self, frame, event, argument):
@@ -155,7 +155,7 @@ def train_until_killed(directory, line):
 @pytest.mark.slow
 def test_killed_loop_resumes_in_a_new_process(tmp_path):
     """Three processes are killed at different lines; each continues the one before."""
-    with Lines(None, __file__) as lines:
+    with InterruptAtLine(None, __file__) as lines:
         expected = train(tmp_path / "uninterrupted", UPDATES)
     # Together they run fewer lines than a whole run, so each of them is killed.
     for kill_at in (lines.count // 3, lines.count // 4, lines.count // 5):

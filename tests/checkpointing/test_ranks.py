@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from support.checkpointing.checkpoints import (
     Part,
     Rejecting,
+    assert_same_bits,
     check_no_leftovers,
     gathered,
-    same_bits,
 )
 from support.distributed.models import distributed_net
 from support.distributed.processes import error_of
@@ -44,7 +44,7 @@ def test_values_of_each_rank_come_back(tmp_path):
     part.state = None
     values.clear()
     assert checkpoints.load(part=part, values=values) == 1
-    assert same_bits(part.state, state)
+    assert_same_bits(part.state, state)
     assert values == {"rank": rank(), "all": [1]}
     file_of_rank_0 = tmp_path / "1" / "rank-0.safetensors"
     file_of_rank_1 = tmp_path / "1" / "rank-1.safetensors"
@@ -206,7 +206,7 @@ def test_damage_is_known_to_all_ranks(tmp_path):
         assert f"only damaged checkpoints: 1: {path.name} is damaged" in error
         error = error_of(checkpoints.merge, [1], [1.0], into=model, part="model")
         assert f"a damaged checkpoint: 1: {path.name} is damaged" in error
-        assert same_bits(gathered(model.state_dict()), before)
+        assert_same_bits(gathered(model.state_dict()), before)
         distributed.barrier()
         path.write_bytes(content)
 

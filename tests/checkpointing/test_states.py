@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import example, given, strategies as st
 from safetensors.torch import load_file
-from support.checkpointing.checkpoints import Part, same_bits
+from support.checkpointing.checkpoints import Part, assert_same_bits
 from support.checkpointing.wrapped_tensors import Quantizing, Wrapped, quantized
 from support.examples import examples
 from support.training.models import Net, batches
@@ -130,7 +130,7 @@ def test_state_round_trips(tmp_path_factory, state):
     with torch.device("meta"):
         checkpoints.save(1, part=Part(state))
         checkpoints.load(part=part)
-    assert same_bits(part.state, state)
+    assert_same_bits(part.state, state)
 
 
 @pytest.mark.parametrize("leaf", [torch.ones(2, requires_grad=True), nn.Parameter(torch.ones(2))])
@@ -140,7 +140,7 @@ def test_leaf_in_a_dictionary_becomes_a_plain_tensor(tmp_path, leaf):
     state = {"leaf": leaf}
     checkpoints.save(1, state=state)
     checkpoints.load(state=state)
-    assert same_bits(state, {"leaf": torch.ones(2)})
+    assert_same_bits(state, {"leaf": torch.ones(2)})
 
 
 def test_wrapped_tensor_is_copied_at_save(tmp_path):
@@ -158,7 +158,7 @@ def test_wrapped_tensor_is_copied_at_save(tmp_path):
     part = Part()
     checkpoints.load(part=part)
     expected = {"first": quantized(numbers), "again": quantized(numbers), "second": quantized(ones)}
-    assert same_bits(part.state, expected)
+    assert_same_bits(part.state, expected)
 
 
 def quantizing_step():
@@ -183,10 +183,10 @@ def test_step_with_wrapped_moments_resumes(tmp_path):
     from_state = quantizing_step()
     from_state.load_state_dict(state)
     loaded = from_checkpoint.state_dict()
-    assert same_bits(from_state.state_dict()["optimizer"], loaded["optimizer"])
+    assert_same_bits(from_state.state_dict()["optimizer"], loaded["optimizer"])
     for resumed in (from_checkpoint, from_state):
         resumed(next_batch)
-        assert same_bits(resumed.state_dict(), step.state_dict())
+        assert_same_bits(resumed.state_dict(), step.state_dict())
 
 
 # Tied tensors.
@@ -213,4 +213,4 @@ def test_only_tied_tensors_are_written_once(tmp_path, state, expected):
     assert sum(tensors[name].nbytes for name in names) == expected
     part = Part()
     assert checkpoints.load(part=part) == 1
-    assert same_bits(part.state, state)
+    assert_same_bits(part.state, state)

@@ -15,7 +15,7 @@ from support.distributed.models import net, wrapped
 from support.distributed.processes import error_of, run
 from support.training.models import Net, batches, pair_loss
 from support.training.steps import make_step
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim import Optimizer
@@ -210,7 +210,7 @@ def test_step_gets_its_state(saved, wrapper, optimizer):
     new_random = torch.get_rng_state()
     content = content_of(step)
     expected = [of_rank[optimizer] for of_rank in saved.content]
-    assert equal_trees(content.state, expected[0].state)
+    assert_equal_trees(content.state, expected[0].state)
     if rank() < len(expected):
         assert torch.equal(content.random, expected[rank()].random)
     else:
@@ -244,7 +244,7 @@ def test_model_is_merged(saved, wrapper):
     checkpoints = Checkpoints(saved.directory / "models")
     checkpoints.merge(MERGED_STEPS, WEIGHTS, into=model, part="model")
     merged = gathered(plain_state(model))
-    assert equal_trees(merged, merged_by_hand())
+    assert_equal_trees(merged, merged_by_hand())
 
 
 def merged_by_hand():

@@ -21,7 +21,7 @@ class NumPyRun(Run):
         lr = self.scheduler.lr
         if self.unit is not None:
             self.scheduler.step(count=count)
-        elif self.is_held:
+        elif self.has_hold_rules:
             self.scheduler.step(metric=metric)
         else:
             self.scheduler.step()

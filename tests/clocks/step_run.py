@@ -10,7 +10,7 @@ from support.runs.run import Run
 from support.training.models import Net
 from support.training.optimizers import make_optimizer
 from support.training.steps import through_file
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 from torch_bridge import TrainStep
 
@@ -51,7 +51,7 @@ class StepRun(Run):
         else:
             skipped += 1
         expected = torch.tensor([applied, skipped, curve_step, consumed])
-        assert equal_trees(result.counters, expected)
+        assert_equal_trees(result.counters, expected)
         return cast("list[float]", result.lr.tolist())
 
     def curve_step(self) -> int:

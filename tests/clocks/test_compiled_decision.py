@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from clocks.rules.specs import SPECS
+from support.clocks.rules import BELOW_SAMPLES, UNTIL_FLAT_SAMPLES
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
 
-from plateau_jax import HoldBelow, HoldUntilFlat
 from plateau_jax.clocks.decision import decide
 
 pytestmark = pytest.mark.slow
@@ -53,7 +52,7 @@ def check_compiled(x64, rule, first, plain, last):
 
 # The next test compiles `HoldUntilFlat` with such products too.
 @x64_both_ways
-@pytest.mark.parametrize("rule", SPECS[HoldBelow].samples, ids=repr)
+@pytest.mark.parametrize("rule", BELOW_SAMPLES, ids=repr)
 def test_compiled_decision_matches_numpy_bits(x64, rule):
     random = np.random.default_rng(1)
     check_compiled(x64, rule, losses(random, 3), [], losses(random, 3))
@@ -71,7 +70,7 @@ def metrics_next_to_the_threshold(rule, state, random):
 
 
 @x64_both_ways
-@pytest.mark.parametrize("rule", SPECS[HoldUntilFlat].samples, ids=repr)
+@pytest.mark.parametrize("rule", UNTIL_FLAT_SAMPLES, ids=repr)
 def test_compiled_threshold_matches_numpy_bits(x64, rule):
     """The first reading, made of products, is the best; the second is next to its threshold."""
     random = np.random.default_rng(1)

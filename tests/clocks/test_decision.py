@@ -6,12 +6,12 @@ from dataclasses import FrozenInstanceError, fields
 import numpy as np
 import pytest
 import torch
-from clocks.rules.specs import ONE_OF_EACH, SPECS
 from hypothesis import given, strategies as st
-from support.clocks.holds import SIZE, any_rule, curve_steps_with_rules, metrics, rules
+from support.clocks.holds import SIZE, curve_steps_with_rules, metrics, rules
+from support.clocks.rules import ONE_OF_EACH, any_rule
 from support.examples import corners, examples
 
-from plateau_jax import DataClock, HoldUntilFlat
+from plateau_jax import CurveScheduler, DataClock, HoldUntilFlat, PlateauCurve
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.decision import HOST, decide
 from plateau_jax.clocks.rules import HOLD_RULE_CLASSES
@@ -38,8 +38,8 @@ def test_clock_is_frozen(clock):
             setattr(clock, field.name, 7.5)
 
 
-def test_every_rule_has_a_spec():
-    assert set(SPECS) == set(HOLD_RULE_CLASSES)
+def test_samples_have_every_rule():
+    assert {type(rule) for rule in ONE_OF_EACH} == set(HOLD_RULE_CLASSES)
 
 
 def test_arguments_become_plain_numbers():
@@ -57,13 +57,11 @@ def test_arguments_become_plain_numbers():
 def test_absolute_threshold_may_be_above_one():
     """A perplexity of 8 is 2 below one of 10, and does not improve it by 2.5."""
     rule = HoldUntilFlat(1, threshold=2.5, threshold_mode="abs", limit=9)
-    states = (rule._initial_state(),)
-    states, held = decide(HOST, (rule,), states, True, np.float32(10))
-    assert held
-    _, held = decide(HOST, (rule,), states, True, np.float32(7))
-    assert held
-    _, held = decide(HOST, (rule,), states, True, np.float32(8))
-    assert not held
+    for perplexity, curve_step in [(7, 0), (8, 1)]:
+        scheduler = CurveScheduler(PlateauCurve(9, plateaus=[(0, 20)]), 0.5, clock=rule)
+        scheduler.step(metric=10.0)
+        scheduler.step(metric=perplexity)
+        assert scheduler.curve_step == curve_step
 
 
 @pytest.mark.parametrize(

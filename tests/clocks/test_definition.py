@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from clocks.numpy_run import NumPyRun
-from clocks.rules.specs import ONE_OF_EACH
 from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
 from support.clocks.holds import STAIRS, curves, holds, metrics
+from support.clocks.rules import ONE_OF_EACH
 from support.curves.descriptions import scaled
 from support.examples import examples
-from support.runs.definition import Definition
+from support.runs.definition import RunOracle
 from support.runs.run import Run
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 from plateau_jax import DataClock, check_resume, resume_record, scale_by_curve
 
@@ -175,21 +175,21 @@ def check(kind, case, counts, data):
     moves = st.lists(st.sampled_from(["none", "resume", "peak"]), min_size=1, max_size=3)
     with kind.context():
         run = kind(curve, [0.3], clock)
-        definition = Definition(curve, [0.3], clock, skips_nonfinite=run.skips_nonfinite)
+        oracle = RunOracle(curve, [0.3], clock, skips_nonfinite=run.skips_nonfinite)
         for move in data.draw(moves):
             if move == "resume":
                 state = run.save()
                 run.restart()
-                assert equal_trees(run.save(), state)
+                assert_equal_trees(run.save(), state)
             if move == "peak" and not run.keeps_peaks:
-                definition.peaks = [1.3 - peak for peak in definition.peaks]
-                run.set_peaks(definition.peaks)
+                oracle.peaks = [1.3 - peak for peak in oracle.peaks]
+                run.set_peaks(oracle.peaks)
             updates = draw_updates(data, counts, run.skips_nonfinite)
-            assert run.run(updates) == definition.run(updates)
-            curve_step = definition.curve_steps()[-1]
+            assert run.run(updates) == oracle.run(updates)
+            curve_step = oracle.curve_steps()[-1]
             assert run.curve_step() == min(curve_step, run.last_step)
             if run.unit is not None and run.curve_step() < run.last_step:
-                assert run.consumed() == sum(definition.counts)
+                assert run.consumed() == sum(oracle.counts)
 
 
 @pytest.mark.parametrize("clock", COMPILED)

@@ -5,8 +5,8 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from clocks.rules.specs import SAMPLES
 from hypothesis import example, given, strategies as st
+from support.clocks.rules import SAMPLES
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.schedulers.runs import learning_rate, peaks
@@ -104,7 +104,6 @@ def skip_patterns(size):
     return st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1).map(pattern)
 
 
-@pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 @pytest.mark.parametrize("room", [0, 2**11, 2**14])
 @examples(30)
 @example([({"total_steps": 9}, [0.5])], [False], 4, 0, Random(0))
@@ -185,7 +184,7 @@ def test_memory_stays_below_the_limit(curves, at_least, monkeypatch):
 def test_compiled_rules_decide_as_uncompiled_ones():
     """Counters and states have the same bits, also after skipped updates and a resumed state."""
     curve = StagedCurve([(3, 1.0), (4,), (2, 0.5), (5,), (200, 0.0)])
-    checked = CheckedClock(rules=tuple(SAMPLES))
+    checked = CheckedClock(rules=SAMPLES)
     eager = DeviceClock([curve], [0.5], CPU, checked)
     compiled = DeviceClock([curve], [0.5], CPU, checked, is_compiled=True)
     random = Random(0)
@@ -221,7 +220,7 @@ def test_clock_reads_nothing_and_keeps_its_tensors(room, monkeypatch):
 
     update()
     before = addresses()
-    assert reads_of(updates) == 0
+    assert reads_of(updates) == []
     clock.write_state(Position(updates=3, step=3), clock.peaks, skipped=1)
     clock.set_peaks([0.5])
     assert addresses() == before

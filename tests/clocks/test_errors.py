@@ -14,7 +14,7 @@ from support.wrong import wrong
 from torch import nn
 from torch.optim import SGD, Adam
 
-from plateau_jax import DataClock, HoldBelow
+from plateau_jax import DataClock, HoldBelow, HoldUntilFlat
 from torch_bridge import TrainStep, follow, lambda_lr
 
 # DataClock.
@@ -30,6 +30,63 @@ def test_unit_out_of_range(unit):
 @wrong(ValueError, "count = {count}", f"lie in 1 … {2**62 - 1}")
 def test_usual_count_out_of_range(count):
     DataClock(8, count)
+
+
+# HoldUntilFlat.
+
+
+@pytest.mark.parametrize("patience", [0, 2**31])
+@wrong(ValueError, "patience = {patience} must lie in 1 … 2147483647")
+def test_patience_out_of_range(patience):
+    HoldUntilFlat(patience, limit=9)
+
+
+@wrong(TypeError, "limit = None must be an integer")
+def test_hold_without_a_limit():
+    HoldUntilFlat(2, limit=None)
+
+
+@wrong(ValueError, "threshold = -1e-09 must not be negative")
+def test_negative_threshold():
+    HoldUntilFlat(2, limit=9, threshold=-1e-9)
+
+
+@wrong(ValueError, "threshold = 1.5 must ", 'above 1 for threshold_mode="rel"')
+def test_relative_threshold_above_one():
+    HoldUntilFlat(2, limit=9, threshold=1.5)
+
+
+@wrong(ValueError, "threshold_mode = 'low' must be one of 'rel', 'abs'")
+def test_unknown_threshold_mode():
+    HoldUntilFlat(2, limit=9, threshold_mode="low")
+
+
+@wrong(ValueError, "every = 10", "limit = 9", "no reading")
+def test_hold_that_ends_before_a_reading():
+    HoldUntilFlat(2, every=10, limit=9)
+
+
+# HoldBelow.
+
+
+@wrong(TypeError, "value = [(0.5, 3)]", "number")
+def test_pairs():
+    HoldBelow([(0.5, 3)], 3)
+
+
+@wrong(ValueError, "value = nan")
+def test_value_that_is_not_a_number():
+    HoldBelow(math.nan, 3)
+
+
+@wrong(ValueError, "value = -1e+39", "float32")
+def test_value_beyond_float32():
+    HoldBelow(-1e39, 3)
+
+
+@wrong(ValueError, "steps = 0")
+def test_no_steps():
+    HoldBelow(0.5, 0)
 
 
 # Schedulers and followers in mid-run.

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from clocks.rules.specs import SAMPLES
 from hypothesis import example, given, strategies as st
+from support.clocks.rules import SAMPLES
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.examples import examples
 from support.numerics.oracle import Oracle, are_equal, is_nearest_float32

@@ -2,10 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
-from support.damage import damaged
-from support.data.loaders import build, epoch, process, saved_after
-from support.examples import examples
+from support.data.loaders import build, epoch, process
 from support.wrong import wrong
 from torch.nested import nested_tensor
 from torch.utils.data import IterableDataset
@@ -134,26 +131,24 @@ def test_batch_outside_the_epoch(loader, state, batch):
     loader.load_state_dict({**state, "batch": batch})
 
 
+@pytest.mark.parametrize("epoch", [-1, 0.5])
+@wrong(ValueError, "epoch = {epoch}")
+def test_impossible_epoch(loader, state, epoch):
+    loader.load_state_dict({**state, "epoch": epoch})
+
+
 @pytest.mark.parametrize("depth", [0, 2])
-@examples(200)
-@given(data=st.data())
-def test_damaged_state_changes_nothing(depth, data):
+def test_iteration_continues_after_a_rejected_state(depth):
     arguments = {"dataset": range(8), "batch_size": 2, "num_workers": 0}
     feed = build(arguments, depth)
-    untouched = build(arguments, depth)
-    next(iter(feed))
-    next(iter(untouched))
-    num_batches = data.draw(st.integers(0, 9))
-    saved = saved_after(build(arguments), num_batches)
-    state = damaged(data.draw, saved)
-    try:
-        feed.load_state_dict(state)
-    except ValueError:
-        assert feed.state_dict() == untouched.state_dict()
-        assert epoch(feed) == epoch(untouched)
-    else:  # the damage may give another sound state, or one with an unknown entry
-        loaded = feed.state_dict()
-        assert loaded == {name: state[name] for name in loaded}
+    first, *others = epoch(build(arguments))
+    batches = iter(feed)
+    assert next(batches).tolist() == first
+    state = feed.state_dict()
+    with pytest.raises(ValueError, match="batch = 4"):
+        feed.load_state_dict({**state, "batch": 4})
+    assert feed.state_dict() == state
+    assert [batch.tolist() for batch in batches] == others
 
 
 # Prefetching.

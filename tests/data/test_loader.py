@@ -15,7 +15,7 @@ from support.data.loaders import WORKERS, build, epoch, on_each_rank
 from support.distributed.processes import run
 from support.examples import examples
 from support.training.steps import through_file
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.utils.data import DataLoader
 
 from torch_bridge import count_updates, make_loader
@@ -357,7 +357,7 @@ def check_stages(arguments, stages, run=on_each_rank, **options):
             begin = 0
         last = ranks[-1]
         for rank in ranks:
-            assert equal_trees(rank.state, last.state)
+            assert_equal_trees(rank.state, last.state)
         state = last.state
 
 

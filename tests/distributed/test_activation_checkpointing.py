@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.models import batches, carried_loss
 from support.training.steps import make_step
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -38,7 +38,7 @@ def test_checkpointed_model_has_same_bits(first_blocks, more_blocks, precision, 
     assert checkpoint_activations(model, first_blocks) is model
     checkpoint_activations(model, more_blocks)
     expected = gradients_of(plain, precision=precision)
-    assert equal_trees(gradients_of(model, precision=precision), expected)
+    assert_equal_trees(gradients_of(model, precision=precision), expected)
     assert model.state_dict().keys() == plain.state_dict().keys()
     assert list(dict(model.named_modules())) == list(dict(plain.named_modules()))
 
@@ -112,11 +112,11 @@ def test_copies_are_checkpointed_and_independent(copied):
     copied_model = copied(original)
     passes = Passes(copied_model)
     passes_of_original = Passes(original)
-    assert equal_trees(gradients_of(copied_model), gradients_of(Stack()))
+    assert_equal_trees(gradients_of(copied_model), gradients_of(Stack()))
     assert passes.count == 12
     assert passes_of_original.count == 0
     checkpoint_activations(copied_model, DebugBlock)  # changes nothing
-    assert equal_trees(gradients_of(original), gradients_of(Stack()))
+    assert_equal_trees(gradients_of(original), gradients_of(Stack()))
 
 
 def train_compiled(model):
@@ -138,7 +138,7 @@ def train_compiled(model):
 @pytest.mark.slow
 def test_compiled_step_has_same_bits():
     expected = train_compiled(Stack())
-    assert equal_trees(train_compiled(checkpoint_activations(Stack(), DebugBlock)), expected)
+    assert_equal_trees(train_compiled(checkpoint_activations(Stack(), DebugBlock)), expected)
 
 
 # Under wrappers for several ranks.
@@ -176,5 +176,5 @@ def test_wrapped_model_has_same_bits(wrap, blocks):
     before = wrap(checkpoint_activations(Stack(order=order), blocks))
     after = checkpoint_activations(wrap(Stack(order=order)), blocks)
     expected = gradients_of(plain)
-    assert equal_trees(gradients_of(before), expected)
-    assert equal_trees(gradients_of(after), expected)
+    assert_equal_trees(gradients_of(before), expected)
+    assert_equal_trees(gradients_of(after), expected)

@@ -11,7 +11,7 @@ from support.schedulers.runs import learning_rate
 from support.training.models import Net, batches, device_pair_loss, mean_loss
 from support.training.reads import Reads
 from support.training.steps import make_step
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 from plateau_jax import DataClock, PlateauCurve
 from torch_bridge.training.distributed import processes
@@ -82,7 +82,7 @@ def test_mixed_means_and_pairs_are_skipped_on_all_ranks(first_loss, precision):
         assert result.loss.isnan()
         assert result.applied == state["applied"]
         assert result.skipped == state["skipped"] + 2
-        assert equal_trees(step.state_dict()["model"], state["model"])
+        assert_equal_trees(step.state_dict()["model"], state["model"])
 
     on_ranks(update, 2)
 

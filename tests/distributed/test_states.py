@@ -10,7 +10,7 @@ from support.distributed.models import distributed_net, net
 from support.distributed.processes import error_of
 from support.training.models import batches
 from support.training.steps import make_step
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import distributed
 
 from torch_bridge import is_main
@@ -32,7 +32,7 @@ def test_every_rank_gets_the_weights_of_rank_0(parallelism):
     model = distributed_net(parallelism, seed=10 * rank())
     weights = gathered(plain_state(model))
     expected = net(0).state_dict()
-    assert equal_trees(weights, expected)
+    assert_equal_trees(weights, expected)
 
 
 def step_under(parallelism):
@@ -61,7 +61,7 @@ def test_resume_matches_uninterrupted_run(parallelism):
     for resumed in (from_shards, from_gathered):
         resumed_losses = [update(resumed, 3), update(resumed, 4)]
         assert resumed_losses == losses
-        assert equal_trees(gathered(resumed.state_dict()), expected)
+        assert_equal_trees(gathered(resumed.state_dict()), expected)
 
 
 def test_shards_are_not_loaded_by_an_unsharded_model():
@@ -86,4 +86,4 @@ def test_shards_are_not_loaded_by_another_rank():
     before = gathered(step.state_dict())
     error = error_of(step.load_state_dict, state_of_rank_0)
     assert ("each rank must load its own state" in error) == (rank() == 1)
-    assert equal_trees(gathered(step.state_dict()), before)
+    assert_equal_trees(gathered(step.state_dict()), before)

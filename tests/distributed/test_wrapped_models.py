@@ -12,7 +12,7 @@ from support.training.models import Net, batches
 from support.training.optimizers import OPTIMIZERS
 from support.training.reads import Reads
 from support.training.steps import make_step
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -251,7 +251,7 @@ def test_update_that_bypasses_ddp_is_rejected(wrong_loss, is_compiled):
     current_loss = wrong_loss
     with pytest.raises(RuntimeError, match=r"loss_fn did not call it .* model\(inputs\)"):
         step(USES_ALL, USES_ALL)
-    assert equal_trees(plain.state_dict(), before)
+    assert_equal_trees(plain.state_dict(), before)
 
 
 def test_ddp_may_be_told_that_layers_have_no_gradients():
@@ -266,7 +266,7 @@ def check_not_averaged(step, plain, *micro_batches):
     message = r"not averaged the gradients: .*find_unused_parameters=True"
     with pytest.raises(RuntimeError, match=message):
         step(*micro_batches)
-    assert equal_trees(plain.state_dict(), before)
+    assert_equal_trees(plain.state_dict(), before)
 
 
 def test_layer_that_is_left_out_is_rejected():

@@ -8,7 +8,7 @@ from support.checkpointing.checkpoints import gathered
 from support.distributed.processes import error_of
 from support.training.models import batches, seeded
 from support.training.steps import make_step
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from support.wrong import wrong
 from torch import nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
@@ -125,7 +125,7 @@ def test_state_of_every_wrapper_loads(tmp_path, wrap_saved):
         checkpoints.load_model(by_load_model_of_part, part="model")
         for model in (by_load, by_step, by_load_model, by_load_model_of_part):
             weights = gathered(plain_state(model))
-            assert equal_trees(weights, expected)
+            assert_equal_trees(weights, expected)
         reversed_step = step_in_reverse_order(wrap(Module(2)))
         error = error_of(checkpoints.load, step=reversed_step, partial=True)
         assert "is module.0.weight in the state and last.bias here" in error

@@ -8,7 +8,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from support.programs import EXAMPLES, run
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def test_hand_written_loop_matches_train_step(monkeypatch):
         result = train_step(batch)
         *values, counts = by_hand(batch)
         following_step, applied, skipped = counts.tolist()
-        assert equal_trees(list(result[:3]), values)
+        assert_equal_trees(list(result[:3]), values)
         assert int(result.curve_step) == curve_step
         assert int(result.applied) == applied
         assert int(result.skipped) == skipped
@@ -102,6 +102,6 @@ def test_captured_loop_keeps_tensors_of_its_graph(monkeypatch):
         eager(batch)
     for _ in range(5):
         fillers = [torch.full_like(parameter, 7.0) for parameter in 4 * list(eager.parameters)]
-        assert equal_trees(captured(batch), list(eager(batch)))
+        assert_equal_trees(captured(batch), list(eager(batch)))
         for filler in fillers:
             assert (filler == 7).all()

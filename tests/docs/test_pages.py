@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from support.checkpointing.checkpoints import Part
 from support.docs import pages
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.nn import Linear
 from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -200,7 +200,7 @@ def test_run_saved_on_ctrl_c_trains_on_every_batch(tmp_path, monkeypatch, capsys
         for update in (7, 37, 200):
             run_program(code, stopped)
             assert capsys.readouterr().out == f"saved after update {update}\n"
-    assert equal_trees(final_states(), expected)
+    assert_equal_trees(final_states(), expected)
     assert signal.getsignal(signal.SIGINT) is handler
 
 

@@ -18,7 +18,7 @@ from support.training.models import (
     pair_loss,
 )
 from support.training.reads import reads_of
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from support.wrong import wrong
 from torch import nn
 
@@ -115,7 +115,7 @@ def test_model_is_as_before_even_after_an_error():
     with pytest.raises(KeyboardInterrupt):
         evaluate(model, interrupted(), loss_fn)
     assert _modes(model) == modes
-    assert equal_trees(model.state_dict(), state)
+    assert_equal_trees(model.state_dict(), state)
     for parameter in model.parameters():
         assert parameter.grad is None
     assert torch.is_grad_enabled()
@@ -126,7 +126,7 @@ def test_model_is_as_before_even_after_an_error():
 def test_evaluation_synchronizes_once(loss_fn, precision):
     model = Net()
     data = batches(7)
-    assert reads_of(lambda: evaluate(model, data, loss_fn, precision=precision)) == 1
+    assert len(reads_of(lambda: evaluate(model, data, loss_fn, precision=precision))) == 1
 
 
 @pytest.mark.gpu

@@ -13,7 +13,6 @@ from support.wrong import wrong
 from plateau_jax import CurveScheduler, DataClock, PlateauCurve
 
 CURVE = PlateauCurve(200, warmup_steps=10, plateaus=[(0, 60)])
-PROGRAM = program_named("Any framework: count samples, save and resume").code
 
 
 def weights_of(program):
@@ -23,18 +22,19 @@ def weights_of(program):
 
 
 def test_stopped_program_ends_with_the_same_weights(tmp_path, capsys):
-    stopping = PROGRAM.replace(
+    program = program_named("Any framework: count samples, save and resume").code
+    stopping = program.replace(
         "    scheduler.step(count=size)\n",
         "    scheduler.step(count=size)\n    if scheduler.updates == 50:\n        raise KeyError\n",
     )
     with chdir(tmp_path):
-        uninterrupted = weights_of(PROGRAM)
-        assert_printed(PROGRAM, capsys.readouterr().out)
+        uninterrupted = weights_of(program)
+        assert_printed(program, capsys.readouterr().out)
         Path("saved_numpy.json").unlink()
         with pytest.raises(KeyError):
             weights_of(stopping)
-        assert np.array_equal(weights_of(PROGRAM), uninterrupted)
-        assert_printed(PROGRAM, capsys.readouterr().out)
+        assert np.array_equal(weights_of(program), uninterrupted)
+        assert_printed(program, capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("clock", [None, DataClock(64, count=100)], ids=str)

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.runs.torch_run import TorchRun
+from schedulers.torch_run import TorchRun
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR, SequentialLR
 

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from schedulers import kinds
+from schedulers import kinds, torch_run
 from schedulers.kinds import CURVE, FLOOR, LONG, SHORT, every_kind, states_after_20_updates
-from support.runs import torch_run
-from support.runs.torch_run import TorchRun
-from support.trees import equal_trees
+from schedulers.torch_run import TorchRun
+from support.trees import assert_equal_trees
 from torch.optim import SGD, AdamW
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
@@ -28,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture
 def run():
-    return TorchRun(form=torch.tensor)
+    return TorchRun(make_lr=torch.tensor)
 
 
 @contextmanager
@@ -221,8 +220,9 @@ def test_lost_state_of_an_optimizer_loaded_later(optimizer_class, seen):
 def test_set_peak_starts_another_run():
     run = TorchRun(AdamW, lr=1e-5)
     run.load_optimizer(states_after_20_updates(AdamW))
-    run.use(lambda_lr(run.optimizer, LONG))
-    run.part.set_peak(1e-5)
+    scheduler = lambda_lr(run.optimizer, LONG)
+    run.use(scheduler)
+    scheduler.set_peak(1e-5)
     run.train(5)
     assert run.values()[0] == LONG.learning_rate(5, 1e-5)
 
@@ -245,7 +245,7 @@ def test_advice_changes_no_bit(mistake, curve, clock):
                 warnings.simplefilter("ignore", CurveWarning)
             run.repeat(**mistake)
         results.append((run.values(), run.save()))
-    assert equal_trees(results[0], results[1])
+    assert_equal_trees(results[0], results[1])
 
 
 @every_mistake

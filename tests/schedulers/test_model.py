@@ -19,7 +19,7 @@ from support.numerics.oracle import Oracle
 from support.runs.options import Key, option_of, set_option
 from support.schedulers.runs import new_parameter
 from support.training.steps import through_file
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.optim import SGD
 from torch.optim.lr_scheduler import SequentialLR
 
@@ -112,9 +112,9 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 class Program:
     """An optimizer, its scheduler or follower, and the model of both."""
 
-    def __init__(self, kind, form):
+    def __init__(self, kind, make_lr):
         self.kind = kind
-        self.form = form
+        self.make_lr = make_lr
         self.base_key = "initial_lr"
         if kind.key == "weight_decay":
             self.base_key = "initial_weight_decay"
@@ -129,7 +129,7 @@ class Program:
     def new_group(self, value, initial=None):
         """Return a group that the optimizer does not have yet."""
         options = {"params": [new_parameter()], "betas": (0.5, 0.75)}
-        set_option(options, self.kind.key, self.form(value))
+        set_option(options, self.kind.key, self.make_lr(value))
         if initial is not None:
             options[self.base_key] = initial
         return Group(options, value, initial)
@@ -172,10 +172,10 @@ class Program:
         before = self.contents()
         for _ in range(2):
             self.read()
-        assert equal_trees(self.contents(), before)
+        assert_equal_trees(self.contents(), before)
         for group, options in zip(self.model.present, self.groups, strict=True):
             assert options is group.options
-            assert option_of(options, self.kind.key) == self.form(group.value)
+            assert option_of(options, self.kind.key) == self.make_lr(group.value)
             assert options.get(self.base_key) == group.initial
 
     def contents(self):
@@ -375,12 +375,12 @@ operations = st.lists(st.sampled_from(OPERATIONS), max_size=12)
 
 
 @every_kind
-@pytest.mark.parametrize("form", [float, torch.tensor])
+@pytest.mark.parametrize("make_lr", [float, torch.tensor])
 @examples(60)
 @example(operations=[Program.restart, Program.reverse])
 @given(operations=operations)
-def test_program_follows_the_model(kind, form, operations):
-    program = Program(kind, form)
+def test_program_follows_the_model(kind, make_lr, operations):
+    program = Program(kind, make_lr)
     for operation in operations:
         operation(program)
         program.check()

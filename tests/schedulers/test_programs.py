@@ -17,19 +17,15 @@ from support.clocks.holds import curves as held_curves, holds
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import magnitudes
 from support.examples import examples
-from support.runs.definition import Definition
-from support.runs.torch_run import FollowerRun, SchedulerRun
+from support.runs.definition import RunOracle
+from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from torch import Tensor
 from torch.optim import SGD, AdamW, RMSprop
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import follow
 
-pytestmark = [
-    pytest.mark.usefixtures("short_windows"),
-    # Short curves, far past their ends.
-    pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
-]
+pytestmark = pytest.mark.usefixtures("short_windows")
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 LINEAR = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
@@ -80,14 +76,14 @@ def runs(draw, kind, clock_kind, form):
         curves = [curve]
         while len(curves) < num_groups:
             curves.append(build(draw(descriptions(range(4)))))
-    value_form = draw(FORMS[form])
+    make_lr = draw(FORMS[form])
     if kind == "follower":
         optimizer_kind, key = draw(st.sampled_from(FOLLOWED))
         peaks = draw(peaks_of(key, num_groups))
-        return FollowerRun(curves, peaks, key=key, form=value_form, kind=optimizer_kind)
+        return FollowerRun(curves, peaks, key=key, make_lr=make_lr, kind=optimizer_kind)
     optimizer_kind = draw(st.sampled_from((SGD, AdamW)))
     peaks = draw(peaks_of("lr", num_groups))
-    return SchedulerRun(curves, peaks, clock, form=value_form, kind=optimizer_kind)
+    return SchedulerRun(curves, peaks, clock, make_lr=make_lr, kind=optimizer_kind)
 
 
 def peaks_of(key, count):
@@ -105,19 +101,19 @@ def resumes_from_a_file(run):
     state = run.save()
     run.start()
     run.load_optimizer(state)
-    run.load_schedulers(state)
+    run.load_scheduler(state)
 
 
 def resumes_before_building(run):
     state = run.save()
     run.start(state["optimizer"])
-    run.load_schedulers(state)
+    run.load_scheduler(state)
 
 
 def resumes_from_json(run):
-    state = json.loads(json.dumps(run.part.state_dict()))
+    state = json.loads(json.dumps(run.scheduler.state_dict()))
     run.start()
-    run.part.load_state_dict(state)
+    run.scheduler.load_state_dict(state)
 
 
 def sets_peak(run):
@@ -155,36 +151,36 @@ KINDS = [
 @given(data=st.data())
 def test_resumed_run_follows_its_definition(kind, clock_kind, form, data):
     run = data.draw(runs(kind, clock_kind, form))
-    definition = Definition(run.curve, run.peaks, run.clock)
+    oracle = RunOracle(run.curve, run.peaks, run.clock)
     for action in data.draw(st.lists(st.sampled_from(ACTIONS), max_size=4)):
         count_form, metric_form = data.draw(count_forms), data.draw(metric_forms)
         for count, metric in data.draw(updates_with_metrics):
             values = run.update(count_form(count), metric_form(metric))
-            assert [values] == in_form(run, definition.run([(count, metric)]))
+            assert [values] == in_form(run, oracle.run([(count, metric)]))
         action(run)
-        definition.peaks = list(run.peaks)
-        check(run, definition)
+        oracle.peaks = list(run.peaks)
+        check(run, oracle)
 
 
 def in_form(run, values):
     """Round the values of updates as the groups of the run do."""
-    return [[float(run.form(number)) for number in numbers] for numbers in values]
+    return [[float(run.make_lr(number)) for number in numbers] for numbers in values]
 
 
-def check(run, definition):
-    part = run.part
-    curve_step = definition.curve_steps()[-1]
-    consumed = updates = len(definition.counts)
+def check(run, oracle):
+    scheduler = run.scheduler
+    curve_step = oracle.curve_steps()[-1]
+    consumed = updates = len(oracle.counts)
     if run.unit is not None:
-        consumed = sum(definition.counts)
-    assert [run.values()] == in_form(run, [definition.values_at(curve_step)])
-    assert part.get_last_lr() == run.raw_values()
-    assert part.base_lrs == run.peaks
-    assert (part.curve_step, part.last_epoch) == (curve_step, updates)
-    assert (part.consumed, part.unit) == (consumed, run.unit)
-    for number in (part.curve_step, part.last_epoch, part.consumed):
+        consumed = sum(oracle.counts)
+    assert [run.values()] == in_form(run, [oracle.values_at(curve_step)])
+    assert scheduler.get_last_lr() == run.raw_values()
+    assert scheduler.base_lrs == run.peaks
+    assert (scheduler.curve_step, scheduler.last_epoch) == (curve_step, updates)
+    assert (scheduler.consumed, scheduler.unit) == (consumed, run.unit)
+    for number in (scheduler.curve_step, scheduler.last_epoch, scheduler.consumed):
         assert type(number) is int
-    value_type = type(run.form(0.5)) if isinstance(run.form(0.5), Tensor) else float
+    value_type = type(run.make_lr(0.5)) if isinstance(run.make_lr(0.5), Tensor) else float
     for value in run.raw_values():
         assert type(value) is value_type
     for group in run.groups:
@@ -197,15 +193,15 @@ last_epochs = st.one_of(magnitudes(-1, 2**31 - 3), st.sampled_from((np.int32(-1)
 @given(curve=descriptions(range(4)).map(build), last_epoch=last_epochs)
 def test_run_begins_after_last_epoch(curve, last_epoch):
     run = SchedulerRun(curve, last_epoch=last_epoch)
-    definition = Definition(curve, run.peaks)
+    oracle = RunOracle(curve, run.peaks)
     first = int(last_epoch) + 1
-    assert run.values() == definition.values_at(first)
+    assert run.values() == oracle.values_at(first)
     run.train(2)
-    assert (run.part.curve_step, run.part.last_epoch) == (first + 2, first + 2)
-    assert run.values() == definition.values_at(first + 2)
+    assert (run.scheduler.curve_step, run.scheduler.last_epoch) == (first + 2, first + 2)
+    assert run.values() == oracle.values_at(first + 2)
     optimizer_state = run.save()["optimizer"]
     run.start(optimizer_state, last_epoch=first + 1)
-    assert run.values() == definition.values_at(first + 2)
+    assert run.values() == oracle.values_at(first + 2)
 
 
 # States.
@@ -216,24 +212,24 @@ def test_trainer_loads_by_builders_strict():
     saved.train(40)
     state = saved.save()
     run = SchedulerRun(LINEAR, strict=False)
-    run.optimizer, run.schedulers = copy.deepcopy((run.optimizer, run.schedulers))
-    strict_load = partial(run.load_schedulers, state, strict=True)
-    run.rejects(ValueError, "cannot resume at step 40", strict_load)
+    run.optimizer, run.scheduler = copy.deepcopy((run.optimizer, run.scheduler))
+    strict_load = partial(run.load_scheduler, state, strict=True)
+    run.assert_rejects(ValueError, "saved with|differ from", strict_load)
     with pytest.warns(CurveWarning, match=r"differ from step 0 on\. .* continues at step 40"):
-        run.load_schedulers(state)  # as a trainer does
-    assert run.values() == Definition(LINEAR, run.peaks).values_at(40)
+        run.load_scheduler(state)  # as a trainer does
+    assert run.values() == RunOracle(LINEAR, run.peaks).values_at(40)
 
 
 def test_state_and_pickle_are_small_and_share_nothing():
     run = SchedulerRun(CURVE)
     run.train(200)
     file = io.BytesIO()
-    state = run.part.state_dict()
+    state = run.scheduler.state_dict()
     torch.save(state, file)
     assert file.tell() < 10_000
-    assert len(pickle.dumps(run.part)) < 10_000
+    assert len(pickle.dumps(run.scheduler)) < 10_000
     before = copy.deepcopy(state)
-    run.part.load_state_dict(state)
+    run.scheduler.load_state_dict(state)
     run.train(1)
     assert state == before
 
@@ -241,12 +237,12 @@ def test_state_and_pickle_are_small_and_share_nothing():
 # The printed form.
 
 
-@pytest.mark.parametrize("form", [float, torch.tensor])
-def test_print_shows_curve_clock_and_values(form):
+@pytest.mark.parametrize("make_lr", [float, torch.tensor])
+def test_print_shows_curve_clock_and_values(make_lr):
     kind = partial(SGD, momentum=0.5)
-    run = SchedulerRun(CURVE, [0.5], DataClock(4), form=form, kind=kind)
+    run = SchedulerRun(CURVE, [0.5], DataClock(4), make_lr=make_lr, kind=kind)
     follower = follow(run.optimizer, "momentum", CURVE)
     run.update(count=20)
-    follower.step(run.part.curve_step)
-    assert str(run.part) == f"lambda_lr({CURVE}, curve_step=5, unit=4, lr=0.25)"
+    follower.step(run.scheduler.curve_step)
+    assert str(run.scheduler) == f"lambda_lr({CURVE}, curve_step=5, unit=4, lr=0.25)"
     assert str(follower) == f"follow({CURVE}, curve_step=5, momentum=0.25)"

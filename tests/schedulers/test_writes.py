@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 import torch
-from support.runs.torch_run import FollowerRun, SchedulerRun
+from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import learning_rate, lrs_of, new_parameter, optimizer_with
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.optim import SGD
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
@@ -40,7 +40,7 @@ def rejects(run, error, message, call):
     before = copy.deepcopy(run.groups)
     with pytest.raises(error, match=message):
         call()
-    assert equal_trees(run.groups, before)
+    assert_equal_trees(run.groups, before)
 
 
 def new_group(**options):
@@ -56,7 +56,7 @@ def on_line(step, *bases):
 
 
 def test_last_epoch_moves_the_scheduler(run):
-    run.part.last_epoch = 29
+    run.scheduler.last_epoch = 29
     run.train(1)
     assert run.values() == on_line(30, 0.5, 0.25)
 
@@ -82,11 +82,11 @@ def test_last_epoch_under_a_clock_is_an_error(clock, last_epoch):
 
 
 def test_written_bases_count_from_the_next_step(run):
-    run.part.base_lrs[0] *= 0.5
+    run.scheduler.base_lrs[0] *= 0.5
     assert run.values() == on_line(UPDATES, 0.5, 0.25)
     run.train(1)
     assert run.values() == on_line(UPDATES + 1, 0.25, 0.25)
-    run.part.base_lrs = tuple(base * 4 for base in run.part.base_lrs)
+    run.scheduler.base_lrs = tuple(base * 4 for base in run.scheduler.base_lrs)
     run.train(1)
     assert run.values() == on_line(UPDATES + 2, 1.0, 1.0)
 
@@ -100,18 +100,18 @@ def test_written_bases_count_from_the_next_step(run):
     ],
 )
 def test_wrong_bases_are_an_error(run, bases, error, message):
-    run.part.base_lrs = bases
-    rejects(run, error, message, run.part.step)
+    run.scheduler.base_lrs = bases
+    rejects(run, error, message, run.scheduler.step)
 
 
 # Groups that are added.
 
 
 def test_list_of_last_values_is_a_copy(run):
-    state = run.part.state_dict()
-    run.part.get_last_lr()[0] = 0.75
-    run.part.get_last_lr().append(0.75)
-    assert run.part.state_dict() == state
+    state = run.scheduler.state_dict()
+    run.scheduler.get_last_lr()[0] = 0.75
+    run.scheduler.get_last_lr().append(0.75)
+    assert run.scheduler.state_dict() == state
 
 
 @pytest.mark.parametrize("read", [lambda_lr.get_last_lr, lambda_lr.get_lr, lambda_lr.state_dict])
@@ -119,11 +119,11 @@ def test_added_group_has_its_value_from_its_first_update_on(run, read):
     """Whatever the program reads before; and its value may be written until then."""
     run.optimizer.add_param_group(new_group(**{run.key: 0.75}))
     if run.key == "lr":
-        read(run.part)
+        read(run.scheduler)
     run.groups[2][run.key] = 1.0
     run.optimizer.step()
     assert run.values() == on_line(UPDATES, 0.5, 0.25, 1.0)
-    run.part.step()
+    run.scheduler.step()
     assert run.values() == on_line(UPDATES + 1, 0.5, 0.25, 1.0)
 
 
@@ -131,8 +131,8 @@ def test_added_group_has_its_value_from_its_first_update_on(run, read):
 def test_group_is_added_and_its_base_is_appended(run, base):
     """As programs do for a `LambdaLR`; the list is right, not the value in the group."""
     run.optimizer.add_param_group(new_group(**{run.key: 0.75}))
-    run.part.base_lrs.append(base)
-    run.part.lr_lambdas.append(run.part.lr_lambdas[-1])
+    run.scheduler.base_lrs.append(base)
+    run.scheduler.lr_lambdas.append(run.scheduler.lr_lambdas[-1])
     run.train(1)
     assert run.values() == on_line(UPDATES + 1, 0.5, 0.25, base)
     run.train(1)
@@ -141,18 +141,18 @@ def test_group_is_added_and_its_base_is_appended(run, base):
 
 def test_group_is_added_to_every_list(run):
     run.optimizer.add_param_group(new_group(**{run.key: 0.75}))
-    run.part.base_lrs.append(0.75)
-    run.part._last_lr.append(0.75)
+    run.scheduler.base_lrs.append(0.75)
+    run.scheduler._last_lr.append(0.75)
     run.train(1)
     assert run.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.75)
-    run.part.state_dict()
+    run.scheduler.state_dict()
 
 
 def test_error_leaves_an_added_group_unchanged(run):
     run.optimizer.add_param_group(new_group(**{run.key: 0.75}))
     two_bases = partial(run.set_peaks, [0.5, 0.25])
     rejects(run, ValueError, "has length 2; .* groups is 3", two_bases)
-    rejects(run, ValueError, "state_dict", partial(run.part.load_state_dict, {}))
+    rejects(run, ValueError, "state_dict", partial(run.scheduler.load_state_dict, {}))
     run.train(1)
     assert run.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.75)
 
@@ -185,12 +185,12 @@ def test_curve_per_group_has_none_for_a_new_group():
     run = started(SchedulerRun, [LINE, LINE])
     run.optimizer.add_param_group(new_group(lr=0.75))
     message = r"param_groups\[2\] is new.*new\.load_state_dict\(old\.state_dict\(\)\)"
-    for call in (run.optimizer.step, run.part.step):
+    for call in (run.optimizer.step, run.scheduler.step):
         rejects(run, ValueError, message, call)
-    old = run.part
+    old = run.scheduler
     run.curve = [LINE, LINE, WARMUP]
-    run.use(run.new_part(-1))
-    run.part.load_state_dict(old.state_dict())
+    run.scheduler = run.new_scheduler()
+    run.scheduler.load_state_dict(old.state_dict())
     run.train(1)
     added = learning_rate(0.75, WARMUP, UPDATES + 1)
     assert run.values() == [*on_line(UPDATES + 1, 0.5, 0.25), added]
@@ -211,7 +211,7 @@ def test_groups_keep_their_curves_in_any_order():
 
 
 def test_group_is_removed_with_its_base_and_curve(run):
-    for values in (run.groups, run.part.base_lrs, run.part.lr_lambdas):
+    for values in (run.groups, run.scheduler.base_lrs, run.scheduler.lr_lambdas):
         del values[0]
     run.train(1)
     assert run.values() == on_line(UPDATES + 1, 0.25)
@@ -226,21 +226,21 @@ def constant(step):
 
 @pytest.mark.parametrize("replacement", [WARMUP, constant])
 def test_changed_curve_is_an_error(run, replacement):
-    run.part.lr_lambdas[0] = replacement
+    run.scheduler.lr_lambdas[0] = replacement
     message = r"new\.load_state_dict\(old\.state_dict\(\)\).*StagedCurve\.through.*LambdaLR"
-    rejects(run, TypeError, message, run.part.step)
+    rejects(run, TypeError, message, run.scheduler.step)
 
 
 def test_replaced_optimizer_is_an_error(run):
     new = started(type(run))
 
     def replace_optimizer():
-        run.part.optimizer = new.optimizer
+        run.scheduler.optimizer = new.optimizer
 
     rejects(run, ValueError, r"new\.load_state_dict\(old\.state_dict\(\)\)", replace_optimizer)
     run.train(1)
     assert run.values() == on_line(UPDATES + 1, 0.5, 0.25)
-    new.part.load_state_dict(run.part.state_dict())
+    new.scheduler.load_state_dict(run.scheduler.state_dict())
     assert new.values() == run.values()
 
 
@@ -252,13 +252,13 @@ def test_value_written_into_a_group_lasts_until_the_next_step(run):
     run.groups[0][run.key] = 0.01
     run.optimizer.step()
     assert run.values()[0] == 0.01
-    run.part.step()
+    run.scheduler.step()
     assert run.values() == on_line(UPDATES + 1, 0.5, 0.25)
 
 
 def test_value_written_before_a_second_phase_warns(run):
     run.groups[1][run.key] = 0.07
-    run.use(run.new_part(-1))
+    run.scheduler = run.new_scheduler()
     name, base_key = run.key, f"initial_{run.key}"
     message = rf"\[1\] has {name} = 0\.07, .* {base_key} = 0\.25.*del group\[.{base_key}"
     with pytest.warns(CurveWarning, match=message) as caught:
@@ -270,14 +270,14 @@ def test_value_written_before_a_second_phase_warns(run):
 def test_value_becomes_the_base_of_a_second_phase(run):
     run.groups[1][run.key] = 0.07
     del run.groups[1][f"initial_{run.key}"]
-    run.use(run.new_part(-1))
+    run.scheduler = run.new_scheduler()
     run.train(3)
     assert run.values() == on_line(3, 0.5, 0.07)
 
 
 def test_base_is_set_in_a_second_phase(run):
     run.groups[1][run.key] = 0.07
-    run.use(run.new_part(-1))
+    run.scheduler = run.new_scheduler()
     run.write_peaks([0.5, 0.07])
     run.train(3)
     assert run.values() == on_line(3, 0.5, 0.07)
@@ -293,10 +293,10 @@ def test_loaded_values_last_until_the_next_step(kind):
     source = started(kind, WARMUP)
     run = started(kind)
     run.optimizer.load_state_dict(copy.deepcopy(source.optimizer.state_dict()))
-    for read in (run.part.state_dict, run.part.get_last_lr, run.optimizer.step):
+    for read in (run.scheduler.state_dict, run.scheduler.get_last_lr, run.optimizer.step):
         read()
         assert run.values() == source.values()
-    run.part.step()
+    run.scheduler.step()
     assert run.values() == on_line(UPDATES + 1, 0.5, 0.25)
 
 

@@ -17,7 +17,7 @@ class Stop(BaseException):
     """Stands in for KeyboardInterrupt, which would end the test run if it escaped."""
 
 
-class Lines:
+class InterruptAtLine:
     """Counts the lines that run inside it, and raises `Stop` at one of them.
 
     Args:
@@ -30,7 +30,7 @@ class Lines:
         self.stop_at = stop_at
         self.traced = (*_PRODUCT, *traced)
 
-    def __enter__(self) -> "Lines":
+    def __enter__(self) -> "InterruptAtLine":
         self.before = sys.gettrace()
         sys.settrace(self.enter)
         return self

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 Program = Callable[..., object]
 
@@ -39,7 +39,7 @@ def wrong(error: type[Exception], *parts: str) -> Callable[[Program], Program]:
             for part in parts:
                 assert _filled_in(part, arguments) in message
             for name, state in _states_of(arguments).items():
-                assert equal_trees(state, before[name]), f"{name} has changed"
+                assert_equal_trees(state, before[name], name)
 
         return test
 

@@ -43,7 +43,7 @@ def assert_trainer_resumes_in_mid_epoch(folder, changes, curve, groups):
     lrs_of_first_group = [lrs_of_groups[0] for lrs_of_groups in lrs]
     assert logged == lrs_of_first_group[19::20]
     assert resumed.recorded == lrs[40:]
-    assert resumed.has_model_of(uninterrupted)
+    resumed.assert_same_weights(uninterrupted)
 
 
 def test_trainer_without_a_subclass_resumes(tmp_path):

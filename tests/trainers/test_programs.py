@@ -70,7 +70,7 @@ def assert_resumes(heading, folder, expected, changes=NO_CHANGES):
     uninterrupted, resumed = run_and_resume(heading, folder, record_lrs, changes)
     assert uninterrupted.recorded == expected
     assert resumed.recorded == expected[len(expected) // 2 :]
-    assert resumed.has_model_of(uninterrupted)
+    resumed.assert_same_weights(uninterrupted)
 
 
 @pytest.mark.parametrize("heading", [PLAIN, ACCELERATE, FABRIC, LIGHTNING])
@@ -118,7 +118,7 @@ def test_reduce_lr_on_plateau_takes_over_from_the_warmup(tmp_path):
     assert set(halvings) == set(range(int(halvings[-1]) + 1))
     assert halvings[-1] >= 2
     assert resumed.recorded == lrs[100:]
-    assert resumed.has_model_of(uninterrupted)
+    resumed.assert_same_weights(uninterrupted)
 
 
 def test_sequence_of_schedulers_resumes(tmp_path):
@@ -150,7 +150,7 @@ def test_compiled_optimizer_resumes(tmp_path):
     curve = StagedCurve([(20, 1.0), (140,), (40, 0.0, "1-sqrt")], start=0.05)
     assert uninterrupted.names["lrs"] == expected_lrs(curve, range(200))
     assert resumed.names["lrs"] == uninterrupted.names["lrs"][100:]
-    assert resumed.has_model_of(uninterrupted)
+    resumed.assert_same_weights(uninterrupted)
 
 
 RETURNS_ONE_SCHEDULER = """\
@@ -237,7 +237,7 @@ def test_weight_decay_is_scheduled_too_in_trainer(tmp_path):
         expected.append([(lr, weight_decay), (lr, 0.0)])
     assert uninterrupted.recorded == expected
     assert resumed.recorded == expected[100:]
-    assert resumed.has_model_of(uninterrupted)
+    resumed.assert_same_weights(uninterrupted)
 
 
 @pytest.mark.parametrize("page", ["lightning.md", "hugging_face.md"])

@@ -167,5 +167,5 @@ def test_program_that_counts_tokens_resumes(heading, tmp_path):
         consumed += tokens[2 * update] + tokens[2 * update + 1]
     assert consumed == int(names["tokens"].sum())
     assert resumed.recorded.lrs == updates.lrs[100:]
-    assert resumed.has_model_of(uninterrupted)
+    resumed.assert_same_weights(uninterrupted)
     assert torch.equal(resumed.names["rows"], names["rows"])

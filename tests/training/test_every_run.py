@@ -7,13 +7,10 @@ import pytest
 import torch
 from support.training.cuda_graphs.graphs import Tape
 from support.training.steps import check_resume, state_kept_by_skips, through_file
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from training.kinds_of_run import KINDS, ON_DEVICE
-
-# Runs may continue past the end of a curve; the warning has separate tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
@@ -29,7 +26,7 @@ def check_no_gradients(model):
 def check_same(kind, values, expected):
     """Check that two trees are equal, or within the tolerance of the kind."""
     if kind.rtol == 0:
-        assert equal_trees(values, expected)
+        assert_equal_trees(values, expected)
         return
     leaves = pytree.tree_leaves(values)
     expected_leaves = pytree.tree_leaves(expected)
@@ -86,11 +83,11 @@ def check_equals_loop_by_hand(kind):
 
     # Compared at the end: no later update may write into an earlier result.
     for result, update in zip(results, expected, strict=True):
-        assert equal_trees(result.lr, update.lr)
-        assert equal_trees(result.counters, update.counters)
+        assert_equal_trees(result.lr, update.lr)
+        assert_equal_trees(result.counters, update.counters)
         counts = [result.applied, result.skipped, result.curve_step, result.consumed]
         expected_counts = list(update.counters)
-        assert equal_trees(counts, expected_counts)
+        assert_equal_trees(counts, expected_counts)
         check_same(kind, result.loss, update.loss)
         check_same(kind, result.grad_norm, update.grad_norm)
         check_same(kind, result.aux, update.aux)
@@ -110,7 +107,7 @@ def check_equals_loop_by_hand(kind):
         check_same_options(optimizer, reference)
     assert attributes_of_optimizers(step) == attributes
     assert not torch.is_autocast_enabled("cpu")
-    assert equal_trees(torch.rand(3), next_random_numbers), "more random numbers were drawn"
+    assert_equal_trees(torch.rand(3), next_random_numbers, "random numbers")
 
 
 def check_same_options(optimizer, reference):
@@ -219,7 +216,7 @@ def test_bad_update_changes_only_its_counter(kind):
             with pytest.raises(FloatingPointError, match=message):
                 step(*bad_micro_batches)
             after = without_skipped_parts(state_kept_by_skips(step))
-            assert equal_trees(after, before)
+            assert_equal_trees(after, before)
         step(*micro_batches)
 
 
@@ -243,7 +240,7 @@ def test_error_of_loss_changes_nothing(kind):
         with pytest.raises(KeyError, match="of the loss"):
             step(*micro_batches)
         after = without_skipped_parts(step.state_dict() | {"random": None})
-        assert equal_trees(after, before)
+        assert_equal_trees(after, before)
         check_no_gradients(step.model)
         is_failing = False
         step(*micro_batches)
@@ -269,12 +266,12 @@ def test_replayed_update_equals_eager(name):
     with Tape() as tape:
         result = recorded(*inputs)
     expected = eager(*second)
-    assert equal_trees(tuple(result), tuple(expected))
+    assert_equal_trees(tuple(result), tuple(expected))
     for micro_batches in rest:
         for static, batch in zip(inputs, micro_batches, strict=True):
             for memory, value in zip(static, batch, strict=True):
                 memory.copy_(value)
         tape.replay()
         expected = eager(*micro_batches)
-        assert equal_trees(tuple(result), tuple(expected))
-    assert equal_trees(recorded.state_dict(), eager.state_dict())
+        assert_equal_trees(tuple(result), tuple(expected))
+    assert_equal_trees(recorded.state_dict(), eager.state_dict())

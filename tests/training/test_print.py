@@ -16,7 +16,7 @@ def test_print_shows_curve_step_and_lr():
     step = make_step(clock=DataClock(2), count=five)
     data = batches(4)
     data[3] = nonfinite(data[3])
-    assert reads_of(lambda: repr(step)) == 0
+    assert reads_of(lambda: repr(step)) == []
     assert repr(step) == f"TrainStep({CURVE})"
     train(step, data)
     lr = float(f"{CURVE(7) * 0.01:.6g}")

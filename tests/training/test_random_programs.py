@@ -1,6 +1,5 @@
 """Random programs of a training step equal a loop by hand, bit for bit, with any options."""
 
-import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
@@ -8,13 +7,10 @@ from support.training.kind import Kind
 from support.training.models import LOSSES, batches
 from support.training.optimizers import FUSED, OPTIMIZERS, by_layer
 from support.training.steps import through_file
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from training.kinds_of_run import count_samples, with_aux
 
 from plateau_jax import DataClock, HoldBelow, PlateauCurve
-
-# Runs may continue past the end of a curve; the warning has separate tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
 
 ENDING = PlateauCurve(6, warmup_steps=3, init_lr_ratio=0.3)
 FLAT = PlateauCurve(200, plateaus=[(20, 30)], min_lr_ratio=0.1)
@@ -100,14 +96,14 @@ def test_programs_equal_loop_by_hand(kind, data):
             by_hand.carry = kind.options["carry"]
         result = step(*micro_batches)
         expected = by_hand.update(micro_batches)
-        assert equal_trees(tuple(result), expected)
-        assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())
+        assert_equal_trees(tuple(result), expected)
+        assert_equal_trees(step.model.state_dict(), by_hand.model.state_dict())
         carry = step.state_dict()["carry"]
-        assert equal_trees(carry, by_hand.carry_leaves())
+        assert_equal_trees(carry, by_hand.carry_leaves())
     loss_scale = step.state_dict()["loss_scale"] or []
     assert list(map(float, loss_scale)) == by_hand.loss_scale()
     if by_hand.applied:  # a first update that a fused kernel skips leaves zeros as its state
         for optimizer, reference in zip(step.optimizers, by_hand.optimizers, strict=True):
             states = optimizer.state_dict()["state"]
             expected_states = reference.state_dict()["state"]
-            assert equal_trees(states, expected_states)
+            assert_equal_trees(states, expected_states)

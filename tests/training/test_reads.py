@@ -9,16 +9,12 @@ from support.training.models import Net, batches, nonfinite
 from support.training.optimizers import OTHERS
 from support.training.reads import reads_of
 from support.training.steps import make_step
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import nn
 from torch.optim import SGD, Adam, RMSprop
 from training.kinds_of_run import KINDS, ON_DEVICE
 
 from torch_bridge import MetricLog
-
-# Runs may continue past the end of a curve; the warning has separate tests.
-pytestmark = pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning")
-
 
 WITH_DEVICE_WEIGHTS = {
     "device pair, fp16",
@@ -46,10 +42,10 @@ def test_updates_read_nothing_from_the_device(name):
             log(step(*micro_batches))
 
     reads = reads_of(lambda: train(updates[:8]))
-    assert reads == int(name in WITH_DEVICE_WEIGHTS)
+    assert len(reads) == int(name in WITH_DEVICE_WEIGHTS)
     for optimizer in step.optimizers:
         optimizer.load_state_dict(optimizer.state_dict())
-    assert reads_of(lambda: train(updates[8:])) == 0
+    assert reads_of(lambda: train(updates[8:])) == []
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -69,8 +65,8 @@ def test_host_stepper_adds_one_read(name, options):
     update_by_hand()
     step = kind.build()
     step(batch)
-    assert reads_of(lambda: step(batch)) == reads_of(update_by_hand) + 1
-    assert reads_of(lambda: step(nonfinite(batch))) == 1
+    assert len(reads_of(lambda: step(batch))) == len(reads_of(update_by_hand)) + 1
+    assert len(reads_of(lambda: step(nonfinite(batch)))) == 1
 
 
 def test_reads_follow_the_fused_setting():
@@ -80,15 +76,15 @@ def test_reads_follow_the_fused_setting():
     def check_reads_nothing():
         step.optimizer.param_groups[0]["fused"] = True
         step(batch)
-        assert reads_of(lambda: step(batch)) == 0
-        assert reads_of(lambda: step(nonfinite(batch))) == 0
+        assert reads_of(lambda: step(batch)) == []
+        assert reads_of(lambda: step(nonfinite(batch))) == []
 
     check_reads_nothing()
     for not_fused in (False, None):
         step.optimizer.param_groups[0]["fused"] = not_fused
         step(batch)
-        assert reads_of(lambda: step(batch)) > 0
-        assert reads_of(lambda: step(nonfinite(batch))) == 1
+        assert reads_of(lambda: step(batch)) != []
+        assert len(reads_of(lambda: step(nonfinite(batch)))) == 1
         check_reads_nothing()
 
 
@@ -139,12 +135,12 @@ def test_optimizers_share_one_read_and_one_decision(first, last, reads):
         nn.init.zeros_(model.last.bias)
         before = copy.deepcopy(model.state_dict())
         states = states_of(optimizers)
-        assert reads_of(bad_update) == reads
+        assert len(reads_of(bad_update)) == reads
         result = results[-1]
         assert result.loss.isfinite()
         assert result.applied == skipped - 1
         assert result.skipped == skipped
-        assert equal_trees(model.state_dict(), before)
+        assert_equal_trees(model.state_dict(), before)
         if skipped > 1:  # the first one may have created states, as zeros
-            assert equal_trees(states_of(optimizers), states)
+            assert_equal_trees(states_of(optimizers), states)
         step((inputs, targets, 0.0))

@@ -8,7 +8,7 @@ import torch
 from support.training.models import Net, batches, counting_loss, mean_loss, nonfinite
 from support.training.optimizers import make_optimizer
 from support.training.steps import make_step, train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 from torch_bridge import evaluate
 
@@ -23,8 +23,8 @@ def check_same_as_usual(step, results, **options):
     """Compare all that the updates have returned and changed with those in usual surroundings."""
     state = step.state_dict()
     usual = make_step(**options)
-    assert equal_trees(results, train(usual, DATA))
-    assert equal_trees(state, usual.state_dict())
+    assert_equal_trees(results, train(usual, DATA))
+    assert_equal_trees(state, usual.state_dict())
 
 
 CARRIED = {

@@ -116,47 +116,62 @@ def gathered(state: Any) -> Any:
     return cast("Any", pytree).tree_map_only(Tensor, copied, state)
 
 
-def same_bits(actual: Any, expected: Any) -> bool:
-    """Return True if types, bits, the order of keys, shapes and memory layouts are equal."""
-    if type(actual) is not type(expected):
-        return False
+def assert_same_bits(actual: Any, expected: Any, path: str = "tree") -> None:
+    """Check that types, bits, the order of keys, shapes and memory layouts are equal."""
+    assert type(actual) is type(expected), f"{path}: {actual!r}, not {expected!r}"
     if isinstance(expected, Tensor):
-        return _same_tensors(actual, expected)
-    if isinstance(expected, np.ndarray | np.generic):
-        return _same_arrays(actual, cast("Any", expected))
-    if isinstance(expected, Mapping):
-        return _same_mappings(actual, cast("Mapping[Any, Any]", expected))
-    if isinstance(expected, list | tuple):
+        _assert_same_tensors(actual, expected, path)
+    elif isinstance(expected, np.ndarray | np.generic):
+        _assert_same_arrays(actual, expected, path)
+    elif isinstance(expected, Mapping):
+        _assert_same_mappings(actual, cast("Mapping[Any, Any]", expected), path)
+    elif isinstance(expected, list | tuple):
         items = cast("Sequence[Any]", expected)
-        return len(actual) == len(items) and all(map(same_bits, actual, items))
-    if isinstance(expected, float | complex):
-        return np.complex128(actual).tobytes() == np.complex128(expected).tobytes()
-    return actual == expected
+        assert len(actual) == len(items), f"{path}: {actual!r}, not {items!r}"
+        for index, (item, expected_item) in enumerate(zip(actual, items, strict=True)):
+            assert_same_bits(item, expected_item, f"{path}[{index}]")
+    elif isinstance(expected, float | complex):
+        _assert_same_arrays(np.complex128(actual), np.complex128(expected), path)
+    else:
+        assert actual == expected, f"{path}: {actual!r}, not {expected!r}"
 
 
-def _same_tensors(actual: Any, expected: Any) -> bool:
-    if actual.dtype != expected.dtype or actual.shape != expected.shape:
-        return False
-    if actual.requires_grad != expected.requires_grad:
-        return False
+def _assert_same_tensors(actual: Any, expected: Any, path: str) -> None:
+    for name in ("dtype", "shape", "requires_grad"):
+        assert getattr(actual, name) == getattr(expected, name), f"{path}, {name}"
     if isinstance(expected, Wrapped):
-        has_same_context = same_bits(actual.context, expected.context)
-        return has_same_context and same_bits(actual.tensors, expected.tensors)
-    has_same_layout = actual.stride() == expected.stride()
-    has_same_history = actual.is_leaf == expected.is_leaf
-    return has_same_layout and has_same_history and _bits(actual) == _bits(expected)
+        assert_same_bits(actual.context, expected.context, f"{path}.context")
+        assert_same_bits(actual.tensors, expected.tensors, f"{path}.tensors")
+        return
+    assert actual.stride() == expected.stride(), path
+    assert actual.is_leaf == expected.is_leaf, path
+    _assert_same_bytes(_bits(actual), _bits(expected), actual, expected, path)
 
 
-def _same_arrays(actual: Any, expected: Any) -> bool:
-    has_same_form = actual.dtype == expected.dtype and actual.shape == expected.shape
-    return has_same_form and actual.tobytes() == expected.tobytes()
+def _assert_same_arrays(actual: Any, expected: Any, path: str) -> None:
+    for name in ("dtype", "shape"):
+        assert getattr(actual, name) == getattr(expected, name), f"{path}, {name}"
+    _assert_same_bytes(actual.tobytes(), expected.tobytes(), actual, expected, path)
 
 
-def _same_mappings(actual: Any, expected: Mapping[Any, Any]) -> bool:
+def _assert_same_bytes(
+    actual_bytes: bytes, expected_bytes: bytes, actual: Any, expected: Any, path: str
+) -> None:
+    if actual_bytes == expected_bytes:
+        return
+    pairs = zip(actual_bytes, expected_bytes, strict=True)
+    first_byte = [one == other for one, other in pairs].index(False)
+    position = cast("Any", np.unravel_index(first_byte // expected.itemsize, expected.shape))
+    index = tuple(map(int, position))
+    raise AssertionError(f"{path}{list(index) or ''}: {actual[index]!r}, not {expected[index]!r}")
+
+
+def _assert_same_mappings(actual: Any, expected: Mapping[Any, Any], path: str) -> None:
     versions = getattr(expected, "_metadata", None)  # of modules
-    if not same_bits(getattr(actual, "_metadata", None), versions):
-        return False
-    return same_bits(list(actual.items()), list(expected.items()))
+    assert_same_bits(getattr(actual, "_metadata", None), versions, f"{path}._metadata")
+    assert_same_bits(list(actual), list(expected), f"keys of {path}")
+    for key, value in expected.items():
+        assert_same_bits(actual[key], value, f"{path}[{key!r}]")
 
 
 def _bits(tensor: Tensor) -> bytes:

@@ -1,6 +1,7 @@
 """The curve steps of a run with hold rules, by their simulations; rules, metrics and curves.
 
-The simulation of each rule is in `clocks.rules`. It is slow, and shares no code with the product.
+The simulation of each rule is in `support.clocks.rules`. It is slow, and shares no code with the
+product.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,9 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from clocks.rules.spec import VALUES
-from clocks.rules.specs import SPECS
 from hypothesis import strategies as st
+from support.clocks.rules import VALUES, any_rule, simulation_of
 from support.curves.descriptions import build
 from support.curves.strategies import Words, words
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ def curve_steps_with_rules(
 
     `starts` are the first steps of the plateaus.
     """
-    simulations = [SPECS[type(rule)].simulate(rule, set(starts)) for rule in rules]
+    simulations = [simulation_of(rule, starts) for rule in rules]
     curve_step = 0
     history = [curve_step]
     for metric in metrics:
@@ -53,7 +53,6 @@ WORST = np.random.default_rng(7).choice(np.array(_VALUES_OF_WORST, np.float32), 
 """The metrics of six runs."""
 
 _SMALL = np.float32(1e-30)
-any_rule = st.one_of(*(spec.strategy for spec in SPECS.values()))
 rules = st.lists(any_rule, min_size=1, max_size=3)
 
 

@@ -103,7 +103,8 @@ class RankGroup:
                     worker = self.workers[connection]
                     worker.join()
                     raise AssertionError(f"process {rank} ended with {worker.exitcode}") from None
-                assert error is None, f"process {rank} raised\n{error}"
+                if error is not None:
+                    raise AssertionError(f"process {rank} raised\n{error}")
                 results[rank] = pickle.loads(result)
                 are_in_group[rank] = is_in_group
         return results, are_in_group
@@ -144,10 +145,16 @@ def _work(connection: Connection, rank: int, size: int, store: str) -> None:
             error = None
             try:
                 result = pickle.dumps(_call(module, file, call))
-            except BaseException:
-                error = traceback.format_exc()
+            except BaseException as caught:
+                error = _text_of(caught)
             connection.send((result, distributed.is_initialized(), error))
     os._exit(0)
+
+
+def _text_of(error: BaseException) -> str:
+    """Return a traceback with the local variables of each function in it."""
+    described = traceback.TracebackException.from_exception(error, capture_locals=True)
+    return "".join(described.format())
 
 
 def _call(module: str, file: str | None, call: bytes) -> Any:

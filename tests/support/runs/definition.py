@@ -11,7 +11,7 @@ from support.schedulers.runs import learning_rate
 from plateau_jax import Curve
 
 
-class Definition:
+class RunOracle:
     """The values of a run at each update.
 
     Args:

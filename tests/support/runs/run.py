@@ -1,8 +1,8 @@
 """A training run, as tests use it: built, updated, saved, resumed in a new process, and read.
 
-Each part of the product that moves along a curve has an adapter: `torch_run` in this folder
-(schedulers and followers, also torch's own); in `tests/clocks/`, `step_run` (a `TrainStep`),
-`numpy_run`, and optax in `test_definition`. `definition` is the oracle that any of them must equal.
+Each part of the product that moves along a curve has an adapter: `scheduler_run` in this folder
+(schedulers and followers); in `tests/clocks/`, `step_run` (a `TrainStep`), `numpy_run`, and optax
+in `test_definition`. `definition` has the oracle that any of them must equal.
 """
 
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 from plateau_jax import Curve, DataClock
 
@@ -53,7 +53,7 @@ class Run(ABC):
         return None
 
     @property
-    def is_held(self) -> bool:
+    def has_hold_rules(self) -> bool:
         """True if the clock consists of hold rules."""
         return self.clock is not None and not isinstance(self.clock, DataClock)
 
@@ -94,13 +94,13 @@ class Run(ABC):
         state = self.save()
         return state, repr(state)
 
-    def rejects(self, error: type[Exception], message: str, call: Callable[[], Any]) -> str:
+    def assert_rejects(self, error: type[Exception], message: str, call: Callable[[], Any]) -> str:
         """Check that the call raises this error and changes nothing; return the message."""
         before = self.shown()
         with pytest.raises(error, match=message) as caught:
             call()
         assert type(caught.value) is error
-        assert equal_trees(self.shown(), before)
+        assert_equal_trees(self.shown(), before)
         return str(caught.value)
 
     def restart(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from clocks.rules.specs import SAMPLES, SPECS
+from support.clocks.rules import ONE_OF_EACH, SAMPLES
 from support.golden.curves import CURVES
 from support.surface import samples
 from support.surface.shown import kind_of, types_of
@@ -42,8 +42,8 @@ def states() -> Iterator[str]:
         "BatchPlan": [BatchPlan([(0, 8)]).to_dict()],
         "random_states": _random_states(),
     }
-    for rule, spec in SPECS.items():
-        samples_by_name[f"state of {rule.__name__}"] = _hold_states(spec.samples[0])
+    for rule in ONE_OF_EACH:
+        samples_by_name[f"state of {type(rule).__name__}"] = _hold_states(rule)
     yield from entries(samples_by_name)
 
 

@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 from support.docs.pages import program_named
 from support.schedulers.runs import learning_rate
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -64,9 +64,10 @@ class ProgramRun:
     recorded: Any
     """What `record` has yielded, such as the learning rates of the updates."""
 
-    def has_model_of(self, run: "ProgramRun") -> bool:
-        """Return True if the weights of the two programs are equal."""
-        return equal_trees(self.names["model"].state_dict(), run.names["model"].state_dict())
+    def assert_same_weights(self, run: "ProgramRun") -> None:
+        """Check that the weights of the two programs are equal."""
+        weights = self.names["model"].state_dict()
+        assert_equal_trees(weights, run.names["model"].state_dict())
 
 
 class Printer:

@@ -83,7 +83,8 @@ def _is_mask(index: Any) -> bool:
     return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
-def reads_of(call: Callable[[], Any]) -> int:
+def reads_of(call: Callable[[], Any]) -> list[str]:
+    """Return the names of the operators and methods by which a call reads."""
     with Reads() as reads:
         call()
-    return len(reads.names)
+    return reads.names

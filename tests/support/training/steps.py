@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.training.models import Batch, Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import nn
 
 from plateau_jax import PlateauCurve
@@ -122,10 +122,10 @@ def check_resume(
     is_in_inference_mode = True
     for stop in sorted(states):
         resumed_results = [run(step, update) for update in updates[updates_made:stop]]
-        assert equal_trees(resumed_results, results[updates_made:stop])
+        assert_equal_trees(resumed_results, results[updates_made:stop])
         state = states[stop]
-        assert equal_trees(state, copies[stop]), "later updates have changed the snapshot"
-        assert equal_trees(step.state_dict(), copies[stop])
+        assert_equal_trees(state, copies[stop], "snapshot after later updates")
+        assert_equal_trees(step.state_dict(), copies[stop])
         loaded = through_file(state)
         seed(99)
         step = build()
@@ -139,12 +139,12 @@ def check_resume(
         with torch.inference_mode(is_in_inference_mode), torch.device(default_device):
             step.load_state_dict(loaded)
         is_in_inference_mode = not is_in_inference_mode
-        assert equal_trees(step.state_dict(), copies[stop])
-        assert equal_trees(loaded, copies[stop]), "the caller's state was changed"
+        assert_equal_trees(step.state_dict(), copies[stop])
+        assert_equal_trees(loaded, copies[stop], "loaded state")
     resumed_results = [run(step, update) for update in updates[updates_made:]]
-    assert equal_trees(resumed_results, results[updates_made:])
-    assert equal_trees(torch.rand(3), random_numbers)
-    assert equal_trees(step.state_dict(), final_state)
+    assert_equal_trees(resumed_results, results[updates_made:])
+    assert_equal_trees(torch.rand(3), random_numbers)
+    assert_equal_trees(step.state_dict(), final_state)
 
 
 def train(step: TrainStep, updates: Iterable[Batch]) -> list[Any]:

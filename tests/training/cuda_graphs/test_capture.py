@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.training.cuda_graphs.graphs import WARM_UPS, Sums, graphs_for
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 pytestmark = pytest.mark.usefixtures("without_cuda")
 
@@ -33,7 +33,7 @@ def check_captures(updates, *, captures, runs):
     for count, micro_batches in enumerate(updates, start=1):
         total += sum(map(sum_of, micro_batches))
         expected.append((torch.tensor(total), torch.tensor(count)))
-    assert equal_trees(results, expected)
+    assert_equal_trees(results, expected)
     assert len(sums.graphs.captured) == captures
     assert sums.runs == runs
 
@@ -151,7 +151,7 @@ def test_graph_sees_layout_and_values_of_batch(first, second):
     tensors = []
     for seed in range(WARM_UPS + 3):
         tensors = [first.tensor(2 * seed), second.tensor(2 * seed + 1)]
-        assert equal_trees(graphs(tensors), contents(tensors))
+        assert_equal_trees(graphs(tensors), contents(tensors))
     layouts_of_batch = list(map(layout_of, tensors))
     assert layouts_seen == [layouts_of_batch] * (WARM_UPS + 1)
 
@@ -178,8 +178,8 @@ def test_tensor_used_twice_in_a_batch_stays_one():
     for value in range(WARM_UPS + 3):
         one = torch.full((2,), float(value))
         two = torch.full((2,), 2.0 * value)
-        assert equal_trees(graphs([(one, one), (one, one)]), (2 * one,))
-        assert equal_trees(graphs([(one, two), (one, one)]), (3 * one,))
+        assert_equal_trees(graphs([(one, one), (one, one)]), (2 * one,))
+        assert_equal_trees(graphs([(one, two), (one, one)]), (3 * one,))
     assert len(graphs.captured) == 2
     assert update.are_one == [True, False] * (WARM_UPS + 1)
 
@@ -190,8 +190,8 @@ def test_tensor_in_two_micro_batches_needs_one_graph():
     for value in range(WARM_UPS + 3):
         one = torch.full((2,), float(value))
         two = torch.full((2,), 2.0 * value)
-        assert equal_trees(graphs([one, one]), (2 * one,))
-        assert equal_trees(graphs([one, two]), (3 * one,))
+        assert_equal_trees(graphs([one, one]), (2 * one,))
+        assert_equal_trees(graphs([one, two]), (3 * one,))
     assert len(graphs.captured) == 1
 
 

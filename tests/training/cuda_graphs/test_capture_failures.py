@@ -12,7 +12,7 @@ from support.training.cuda_graphs import aborted_captures, graphs
 from support.training.kind import Kind
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 TESTS = Path(__file__).parents[2]
 PREVIOUS = "operation failed due to a previous error during capture"
@@ -144,7 +144,7 @@ def test_step_continues_after_error_of_loss(device, kind, at):
 
     captured = Kind(loss_fn=failing, model=Keeping).build(device=device, cuda_graph=True)
     eager = Kind(model=Keeping).build(device=device)
-    assert equal_trees(train(captured, data[: at - 1]), train(eager, data[: at - 1]))
+    assert_equal_trees(train(captured, data[: at - 1]), train(eager, data[: at - 1]))
     with pytest.raises(kind) as raised:
         captured(data[0])
     assert raised.value is error
@@ -152,9 +152,9 @@ def test_step_continues_after_error_of_loss(device, kind, at):
     assert all(parameter.grad is None for parameter in captured.model.parameters())
     if device == "cuda":
         assert torch.cuda.current_stream() == torch.cuda.default_stream()
-    assert equal_trees(train(captured, data[at - 1 :]), train(eager, data[at - 1 :]))
+    assert_equal_trees(train(captured, data[at - 1 :]), train(eager, data[at - 1 :]))
     assert len(graphs.graphs_of(captured).captured) == 1
-    assert equal_trees(captured.state_dict(), eager.state_dict())
+    assert_equal_trees(captured.state_dict(), eager.state_dict())
 
 
 def test_failed_capture_leaves_no_partial_update(device):
@@ -166,17 +166,17 @@ def test_failed_capture_leaves_no_partial_update(device):
     captured = Kind().build(device=device, cuda_graph=True)
     eager = Kind().build(device=device)
     data = batches(9, device=device)
-    assert equal_trees(
+    assert_equal_trees(
         train(captured, data[: graphs.WARM_UPS]), train(eager, data[: graphs.WARM_UPS])
     )
     hook = captured.optimizer.register_step_pre_hook(fail)
     with pytest.raises(OfTheUser):
         captured(data[0])
     hook.remove()
-    assert equal_trees(
+    assert_equal_trees(
         train(captured, data[graphs.WARM_UPS :]), train(eager, data[graphs.WARM_UPS :])
     )
-    assert equal_trees(captured.state_dict(), eager.state_dict())
+    assert_equal_trees(captured.state_dict(), eager.state_dict())
 
 
 @pytest.mark.gpu

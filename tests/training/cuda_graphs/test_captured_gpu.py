@@ -11,7 +11,7 @@ import torch
 from support.training.cuda_graphs.graphs import graphs_of, no_waiting
 from support.training.kind import Kind
 from support.training.models import Net, batches, mean_loss, nonfinite
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import Tensor
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
@@ -168,7 +168,7 @@ def compare_with_eager(case, action):
         action(run)
         run.check_lrs()
         outcomes.append(run.outcome())
-    assert equal_trees(outcomes[0], outcomes[1])
+    assert_equal_trees(outcomes[0], outcomes[1])
 
 
 # The kinds of runs, besides those of `kinds_of_run`.

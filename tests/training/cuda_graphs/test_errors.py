@@ -8,7 +8,7 @@ from support.training.kind import Kind
 from support.training.models import Net, batches
 from support.training.optimizers import OTHERS, make_optimizer
 from support.training.steps import train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from support.wrong import wrong
 
 from torch_bridge.training.train_step.steppers import check_capturable
@@ -72,4 +72,4 @@ def test_step_rejects_uncapturable_settings(device):
         group["fused"] = True
         results = train(captured, data)
         expected = train(eager, data)
-        assert equal_trees(results, expected)
+        assert_equal_trees(results, expected)

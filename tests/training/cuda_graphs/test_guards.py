@@ -13,7 +13,7 @@ from support.training import models
 from support.training.cuda_graphs import graphs
 from support.training.kind import Kind
 from support.training.steps import make_step, through_file, train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import Tensor, nn
 
 from plateau_jax import DataClock, StagedCurve
@@ -54,7 +54,7 @@ def check_change(device, name, change, *, is_noticed):
         data = models.batches(6, seed=seed, device=device)
         data[4] = models.nonfinite(data[4])
         for batch in data:
-            assert equal_trees(captured(batch), eager(batch))
+            assert_equal_trees(captured(batch), eager(batch))
         (recorded,) = graphs.graphs_of(captured).captured.values()
         return recorded.graph
 
@@ -64,7 +64,7 @@ def check_change(device, name, change, *, is_noticed):
         change(eager)
     next_graph = train_on(seed=1)
     assert (next_graph is not graph) == is_noticed
-    assert equal_trees(captured.state_dict(), eager.state_dict())
+    assert_equal_trees(captured.state_dict(), eager.state_dict())
 
 
 def change_test(*names, is_noticed):
@@ -227,7 +227,7 @@ def test_followed_settings_match_hand_written_loop(device):
         by_hand.groups[0]["weight_decay"] = 0.5 * stairs(number)
         by_hand.groups[0]["betas"] = (0.9 * constant(number), 0.999)
         by_hand.update([batch])
-    assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())
+    assert_equal_trees(step.model.state_dict(), by_hand.model.state_dict())
     assert num_graphs == [0] * 3 + [1] * 2 + [0] * 6 + [1] * 5 + [0] * 3 + [1] * 7
 
 

@@ -7,7 +7,7 @@ from support.training.kind import Kind
 from support.training.models import Net, batches
 from support.training.optimizers import make_optimizer
 from support.training.steps import make_step, train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 from plateau_jax import PlateauCurve
 from torch_bridge import follow
@@ -76,5 +76,5 @@ def test_hook_of_the_optimizer_clips_by_value(name, precision):
         (optimizer,) = run.optimizers
         optimizer.register_step_pre_hook(clip_by_value)
     for micro_batches in kind.updates(3):
-        assert equal_trees(tuple(step(*micro_batches)), by_hand.update(micro_batches))
-    assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())
+        assert_equal_trees(tuple(step(*micro_batches)), by_hand.update(micro_batches))
+    assert_equal_trees(step.model.state_dict(), by_hand.model.state_dict())

@@ -5,7 +5,7 @@ from support.training.kind import Kind
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import by_layer, make_optimizer
 from support.training.steps import CURVE, make_step, train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from support.wrong import wrong
 from torch.optim import SGD, lr_scheduler
 
@@ -93,8 +93,8 @@ def test_scheduler_attached_later_is_rejected(kind):
         with pytest.raises(ValueError, match=message):
             step.load_state_dict(before)
         del optimizer.step
-        assert equal_trees(step.state_dict(), before)
-        assert equal_trees(step(batch), reference(batch))
+        assert_equal_trees(step.state_dict(), before)
+        assert_equal_trees(step(batch), reference(batch))
 
 
 # States of several optimizers.

@@ -10,7 +10,7 @@ import torch
 from support.training.models import Net, batches
 from support.training.optimizers import NeedsTensor, make_optimizer
 from support.training.steps import CURVE, make_step, through_file, train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.optim import AdamW
 
 fused_or_not = pytest.mark.parametrize(
@@ -61,4 +61,4 @@ def test_tensor_lr_in_defaults_stays_the_peak(name):
     step.load_state_dict(step.state_dict())
     step.set_peak(0.5)
     train(step, batches(1))
-    assert equal_trees(step.optimizer.defaults["lr"], torch.tensor(0.01))
+    assert_equal_trees(step.optimizer.defaults["lr"], torch.tensor(0.01))

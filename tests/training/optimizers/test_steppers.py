@@ -9,7 +9,7 @@ from support.examples import examples
 from support.training.kind import Kind
 from support.training.models import batches, nonfinite
 from support.training.optimizers import ADAGRAD_RECREATES_STATES, FUSED, by_layer
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 
 def states_of(optimizer):
@@ -62,10 +62,10 @@ def test_changes_between_updates_take_effect(name, changes):
         apply_change(change, name, reference)
         if change.is_bad:
             batch = nonfinite(batch)
-        assert equal_trees(tuple(step(batch)), by_hand.update([batch]))
-        assert equal_trees(step.model.state_dict(), by_hand.model.state_dict())
+        assert_equal_trees(tuple(step(batch)), by_hand.update([batch]))
+        assert_equal_trees(step.model.state_dict(), by_hand.model.state_dict())
         if not change.is_bad:  # a skipped step may have created states, as zeros
-            assert equal_trees(states_of(step.optimizer), states_of(reference))
+            assert_equal_trees(states_of(step.optimizer), states_of(reference))
 
 
 @pytest.mark.parametrize("name", ["adamw", "momentum", "nesterov", "plain momentum", "rmsprop"])
@@ -80,6 +80,6 @@ def test_frozen_parameters_may_join_later(name):
             model.first.bias.requires_grad_(number not in (5, 6))
         if number == 3:
             batch = nonfinite(batch)
-        assert equal_trees(step(batch).counters, by_hand.update([batch]).counters)
+        assert_equal_trees(step(batch).counters, by_hand.update([batch]).counters)
         expected = by_hand.model.state_dict()
         torch.testing.assert_close(step.model.state_dict(), expected, rtol=1e-5, atol=1e-6)

@@ -8,7 +8,7 @@ from support.clocks.holds import CURVE as HELD_CURVE, PATIENT
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 
 from torch_bridge import DataClock, lambda_lr
 
@@ -99,4 +99,4 @@ def test_run_changes_between_step_and_scheduler(before, after, clock, name):
     with pytest.raises(ValueError, match=before.refusal):
         resumed.part.load_state_dict(saved)
     resumed.train(data[9:])
-    assert equal_trees(resumed.model.state_dict(), uninterrupted.model.state_dict())
+    assert_equal_trees(resumed.model.state_dict(), uninterrupted.model.state_dict())

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training.models import seeded, square_loss
 from support.training.steps import make_step, through_file
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import nn
 
 NAMES = [f"{layer}.{kind}" for layer in range(4) for kind in ("weight", "bias")]
@@ -96,12 +96,12 @@ def test_other_order_of_parameters_is_rejected(layouts, saved_prefix, prefix):
         loading.load_state_dict(state)
         saving(batch)
         loading(batch)
-        assert equal_trees(loading.state_dict()["model"], saving.state_dict()["model"])
+        assert_equal_trees(loading.state_dict()["model"], saving.state_dict()["model"])
         return
     before = loading.state_dict()
     with pytest.raises(ValueError, match=difference_of(saved_layout, layout)):
         loading.load_state_dict(state, strict=False)
-    assert equal_trees(loading.state_dict(), before)
+    assert_equal_trees(loading.state_dict(), before)
 
 
 @pytest.mark.parametrize("prefix", [None, "", "_orig_mod."])

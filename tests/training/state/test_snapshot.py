@@ -7,7 +7,7 @@ import torch
 from support.training.models import Net, batches, square_loss
 from support.training.optimizers import Foreign, make_optimizer
 from support.training.steps import make_step, through_file, train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch import nn
 from training.kinds_of_run import KINDS
 
@@ -45,7 +45,7 @@ def test_state_loads_into_other_memory_format(name, separately, tmp_path):
     resumed = make_step(model=plain, optimizer=optimizer, loss_fn=square_loss, initial_updates=4)
     if not separately:
         resumed.load_state_dict(step.state_dict())
-    assert equal_trees(resumed.state_dict(), step.state_dict())
+    assert_equal_trees(resumed.state_dict(), step.state_dict())
     train(step, data[4:])
     train(resumed, data[4:])
     expected = channels_last.weight.contiguous()
@@ -69,7 +69,7 @@ def test_optimizer_of_other_library_keeps_memory_layout():
     resumed.load_state_dict(step.state_dict())
     moment = resumed.optimizer.state[resumed_model.weight]["moment"]
     assert moment.stride() == (1, 3)
-    assert equal_trees(resumed.state_dict(), step.state_dict())
+    assert_equal_trees(resumed.state_dict(), step.state_dict())
 
 
 # Options of the groups.
@@ -89,12 +89,12 @@ def test_groups_of_foreign_optimizer_may_have_other_options():
     del saved_group["decay"]
     resumed.load_state_dict(state)
     results_after = train(resumed, data[3:])
-    assert equal_trees(results_after, results[3:])
-    assert equal_trees(resumed.state_dict(), uninterrupted.state_dict())
+    assert_equal_trees(results_after, results[3:])
+    assert_equal_trees(resumed.state_dict(), uninterrupted.state_dict())
     resumed.load_state_dict(first)
     (group,) = resumed.optimizer.param_groups
     assert "updates" not in group
-    assert equal_trees(resumed.state_dict(), first)
+    assert_equal_trees(resumed.state_dict(), first)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """States that a training step rejects: of another run, of another object, or damaged."""
 
+import math
 import re
 from functools import partial
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 from support.training.models import Net, batches, counting_loss
 from support.training.steps import make_step, train
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from torch.optim import SGD
 from training.kinds_of_run import KINDS
 
@@ -19,7 +20,7 @@ def check_rejected(step, state, part, error=ValueError, **options):
     before = step.state_dict()
     with pytest.raises(error, match=re.escape(part)):
         step.load_state_dict(state, **options)
-    assert equal_trees(step.state_dict(), before)
+    assert_equal_trees(step.state_dict(), before)
 
 
 def check_rejected_by_torch(step, state, part, **options):
@@ -30,7 +31,7 @@ def check_rejected_by_torch(step, state, part, **options):
     with pytest.raises(RuntimeError, match="load a checkpoint"):
         step(*batches(1))
     step.load_state_dict(before)
-    assert equal_trees(step.state_dict(), before)
+    assert_equal_trees(step.state_dict(), before)
 
 
 # States of different runs. `clocks/test_states` has those of other curves and clocks.
@@ -77,12 +78,12 @@ def check_damage(damage_state, check, part, kind="adamw"):
     saving = build()
     train(saving, batches(3, seed=1))
     (batch,) = batches(1)
-    assert equal_trees(step(batch), reference(batch))
+    assert_equal_trees(step(batch), reference(batch))
     state = saving.state_dict()
     damage_state(state)
     for strict in (True, False):
         check(step, state, part, strict=strict)
-    assert equal_trees(step(batch), reference(batch))
+    assert_equal_trees(step(batch), reference(batch))
 
 
 THREE_BYTES = torch.zeros(3, dtype=torch.uint8)
@@ -94,7 +95,9 @@ NO_GROUPS = {"param_groups": []}
     [
         ("adamw", {"random": {"cpu": THREE_BYTES}}, "RNG state size"),
         ("adamw", {"peak_was_set": "no"}, "peak_was_set"),
-        ("adamw", {"applied": -5}, "applied"),
+        ("adamw", {"applied": -1}, "applied"),
+        ("adamw", {"skipped": -1}, "skipped"),
+        ("adamw", {"offset": 0.5}, "offset"),
         ("adamw", {"optimizer": NO_GROUPS}, "not the state of AdamW with groups of [4] parameters"),
         ("adamw", {"carry": [3]}, "a different carry: 0: int in the state, missing here"),
         ("adamw", {"records": []}, "saved with 0 parameter groups, and there are 1"),
@@ -119,26 +122,33 @@ def test_model_without_entries():
 
 
 @pytest.mark.parametrize(
-    ("keys", "value", "part"),
+    ("kind", "keys", "value", "part"),
     [
-        (["model", "first.weight"], [1.0], "first.weight: list in the state, torch.float32 of"),
-        (["optimizer", "state", 2], [1.0], "['state'][2] = [1.0] must be a dictionary"),
         (
+            "adamw",
+            ["model", "first.weight"],
+            [1.0],
+            "first.weight: list in the state, torch.float32 of",
+        ),
+        ("adamw", ["optimizer", "state", 2], [1.0], "['state'][2] = [1.0] must be a dictionary"),
+        (
+            "adamw",
             ["optimizer", "state", 1, "exp_avg"],
             torch.zeros(7),
             "exp_avg of parameter 1 has the shape (7,), and the parameter (8,)",
         ),
-        (["optimizer", "state", "0"], {}, "moments of parameter '0', which no group has"),
+        ("adamw", ["optimizer", "state", "0"], {}, "moments of parameter '0', which no group has"),
+        ("held", ["hold", 1, "total"], math.nan, "not a state of the rule HoldBelow"),
     ],
 )
-def test_wrong_value_in_an_entry(keys, value, part):
+def test_wrong_value_in_an_entry(kind, keys, value, part):
     def replace_value(state):
         *outer_keys, last_key = keys
         for key in outer_keys:
             state = state[key]
         state[last_key] = value
 
-    check_damage(replace_value, check_rejected, part)
+    check_damage(replace_value, check_rejected, part, kind)
 
 
 @pytest.mark.parametrize("scale", [None, [], [torch.tensor(0.0), torch.tensor(1)]])
@@ -147,7 +157,7 @@ def test_loss_scale_with_which_every_update_is_skipped(scale):
     state = step.state_dict()
     with pytest.raises(ValueError, match="every update would be skipped"):
         step.load_state_dict({**state, "loss_scale": scale})
-    assert equal_trees(step.state_dict(), state)
+    assert_equal_trees(step.state_dict(), state)
 
 
 def test_dampening_that_fused_sgd_rejects():
@@ -160,7 +170,7 @@ def test_dampening_that_fused_sgd_rejects():
     state = step.state_dict()
     with pytest.raises(ValueError, match="dampening, which needs fused=False"):
         step.load_state_dict(saved)
-    assert equal_trees(step.state_dict(), state)
+    assert_equal_trees(step.state_dict(), state)
     train(step, batches(1))
 
 
@@ -186,7 +196,7 @@ def test_state_of_another_library_is_left_to_it():
     saved, step = steps
     train(saved, batches(2))
     step.load_state_dict(saved.state_dict())
-    assert equal_trees(step.state_dict(), saved.state_dict())
+    assert_equal_trees(step.state_dict(), saved.state_dict())
 
 
 def test_load_warns_of_a_peak_set_before_the_first_update():
@@ -201,7 +211,7 @@ def test_load_warns_of_a_peak_set_before_the_first_update():
     train(step, batches(1))
     step.set_peak(0.5)
     step.load_state_dict(saved.state_dict())  # back to before the change
-    assert equal_trees(step.state_dict(), saved.state_dict())
+    assert_equal_trees(step.state_dict(), saved.state_dict())
 
 
 def test_strict_of_a_step_is_the_default_of_loads():

@@ -11,7 +11,7 @@ from support.training.models import (
     pair_loss,
 )
 from support.training.steps import make_step, state_kept_by_skips
-from support.trees import equal_trees
+from support.trees import assert_equal_trees
 from support.wrong import wrong
 from torch import nn
 
@@ -61,7 +61,7 @@ def test_update_without_gradients_changes_nothing(loss_fn, mode):
     (batch,) = batches(1)
     with mode(), pytest.raises(ValueError, match="the loss has no gradient with respect to any"):
         step(batch)
-    assert equal_trees(step(batch), reference(batch))
+    assert_equal_trees(step(batch), reference(batch))
 
 
 # Parameters that change after the step was built.
@@ -93,7 +93,7 @@ def test_changed_parameters_are_rejected(name, change, message):
             step(batch)
     del step.optimizer.param_groups[1:]
     group["params"] = params
-    assert equal_trees(state_kept_by_skips(step), before)
+    assert_equal_trees(state_kept_by_skips(step), before)
     assert step(batch).applied == 2
 
 

@@ -1,1 +1,0 @@
-"""The specs of the hold rules, one file for each rule, with the errors of its arguments."""
