@@ -204,6 +204,8 @@ def test_slow_pieces_that_touch_a_border_have_one_float32(change):
         assert piece == fitting._constant(above)
     just_below, _ = fit(line(BORDER - 2, 1), 0, 1, 2, 10)
     assert just_below == fitting._constant(below)
+    # Values that round to one float32, although the levels do not.
+    assert fit(line(BORDER - 1, 1), 0, 1, 2, 10).piece is None
 
 
 @pytest.mark.parametrize("bits", range(20, 127, 5))
