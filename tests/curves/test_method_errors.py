@@ -11,7 +11,19 @@ from math import inf, nan
 import numpy as np
 import pytest
 from support.curves.strategies import MAX_STEP
-from support.curves.wrong_values import A_SHAPE, Call, name_of
+from support.curves.wrong_values import (
+    A_CURVE,
+    A_NUMBER,
+    A_PEAK,
+    A_SHAPE,
+    AN_INTEGER,
+    IN_0_TO_1,
+    Call,
+    at_least,
+    at_most,
+    in_range,
+    name_of,
+)
 from support.numerics.shapes import SAMPLES_ABOVE_ZERO
 from support.wrong import wrong
 
@@ -67,13 +79,13 @@ def test_step(curve, step):
 
 
 @pytest.mark.parametrize("peak", [True, np.True_, "0.1", b"1", None, 1j, [0.1]], ids=repr)
-@wrong(TypeError, "peak_value = {peak}", "number")
+@wrong(TypeError, "peak_value = {peak}", A_NUMBER)
 def test_peak_that_is_not_a_number(curve, peak):
     curve.learning_rate(3, peak)
 
 
 @pytest.mark.parametrize("peak", [-0.1, -inf, nan, inf, 2.0**-127, 1e39, 3.4028236e38, 10**150])
-@wrong(ValueError, "peak_value = {peak}", "be 0, or")
+@wrong(ValueError, "peak_value = {peak}", A_PEAK)
 def test_peak_that_float32_does_not_hold(curve, peak):
     curve.learning_rate(3, peak)
 
@@ -87,11 +99,8 @@ HALF_OF_ALL_STEPS = PlateauCurve(2**30)
 @pytest.mark.parametrize(
     "call",
     [
-        Call("cooldown", (1.0, 5), TypeError, ["at = 1.0", "integer"]),
-        Call("cooldown", (-1, 5), ValueError, ["at = -1", "lie in 0 … 2147483647"]),
-        Call("cooldown", (10**10, 5), ValueError, ["at = 1", "clock=DataClock(unit)"]),
-        Call("cooldown", (5, None), TypeError, ["steps = None", "integer"]),
-        Call("cooldown", (5, 0), ValueError, ["steps = 0", "lie in 1 … 2147483647"]),
+        Call("cooldown", (-1, 5), ValueError, ["at = -1", in_range(0, MAX_STEP)]),
+        Call("cooldown", (5, 0), ValueError, ["steps = 0", in_range(1, MAX_STEP)]),
         Call("cooldown", (MAX_STEP, 1), ValueError, ["at + steps = 2147483648", "2147483647"]),
         Call(
             "cooldown",
@@ -107,21 +116,17 @@ HALF_OF_ALL_STEPS = PlateauCurve(2**30)
             ["to = 0.5", "above the level at step 550, 0.37779244"],
             {"to": 0.5},
         ),
-        Call("cooldown", (100, 5), ValueError, ["to = -0.1", "[0, 1]"], {"to": -0.1}),
+        Call("cooldown", (100, 5), ValueError, ["to = -0.1", IN_0_TO_1], {"to": -0.1}),
         Call("cooldown", (5, 5), ValueError, ["shape = None", A_SHAPE], {"shape": None}),
-        Call("then", (None,), TypeError, ["other = None", "a Curve"]),
+        Call("then", (None,), TypeError, ["other = None", A_CURVE]),
         Call("then", (CURVE,), ValueError, ["scale = 0", "(0, 1]"], {"scale": 0}),
         Call("then", (CURVE,), ValueError, ["scale = 1.0", "(0, 1]"], {"scale": 1 + 2**-52}),
-        Call("part", (1.0,), TypeError, ["start = 1.0", "integer"]),
-        Call("part", (-1,), ValueError, ["start = -1", "lie in 0 … 999"]),
-        Call("part", (5, 5), ValueError, ["start = 5", "lie in 0 … 4"]),
-        Call("part", (0, True), TypeError, ["stop = True", "integer"]),
-        Call("part", (0, 0), ValueError, ["stop = 0", "lie in 1 … 1000"]),
-        Call("part", (0, 1001), ValueError, ["stop = 1001", "lie in 1 … 1000"]),
-        Call("same_until", (None, 5), TypeError, ["other = None", "a Curve"]),
-        Call("first_difference", (5,), TypeError, ["other = 5", "a Curve"]),
-        Call("same_until", (CURVE, 1.0), TypeError, ["step = 1.0", "integer"]),
-        Call("same_until", (CURVE, -1), ValueError, ["step = -1", "at least 0"]),
+        Call("part", (-1,), ValueError, ["start = -1", in_range(0, 999)]),
+        Call("part", (5, 5), ValueError, ["start = 5", in_range(0, 4)]),
+        Call("part", (0, 0), ValueError, ["stop = 0", in_range(1, 1000)]),
+        Call("same_until", (None, 5), TypeError, ["other = None", A_CURVE]),
+        Call("first_difference", (5,), TypeError, ["other = 5", A_CURVE]),
+        Call("same_until", (CURVE, -1), ValueError, ["step = -1", at_least(0)]),
     ],
     ids=name_of,
 )
@@ -129,7 +134,7 @@ def test_wrong_call(curve, call):
     call.check(curve)
 
 
-@wrong(ValueError, f"total_steps = {2**30} + {2**30}", "at most 2147483647")
+@wrong(ValueError, f"total_steps = {2**30} + {2**30}", at_most(MAX_STEP))
 def test_continuation_past_the_last_step():
     HALF_OF_ALL_STEPS.then(HALF_OF_ALL_STEPS)
 
@@ -151,16 +156,14 @@ def merge(steps, error, *parts, mean_of=None):
 @pytest.mark.parametrize(
     "call",
     [
-        merge([600, 700.0], TypeError, "steps[1] = 700.0", "integer"),
         merge(5, TypeError, "steps = 5 must be a sequence of integers"),
-        merge([-1, 600], ValueError, "steps[0] = -1", "at least 0"),
+        merge([-1, 600], ValueError, "steps[0] = -1", at_least(0)),
         merge([600], ValueError, "steps = [600]", "two rising integers"),
         merge([7, 70, 70], ValueError, "steps = [7, 70, 70]", "two rising integers"),
-        merge([600, 2**31], ValueError, f"steps = [600, {2**31}]", "at most 2147483647"),
+        merge([600, 2**31], ValueError, f"steps = [600, {2**31}]", f"at most {MAX_STEP}"),
         # Means.
-        merge([1000], TypeError, "mean_of = 50.0", "integer", mean_of=50.0),
-        merge([700, 800], TypeError, "mean_of[1] = 50.0", "integer", mean_of=[100, 50.0]),
-        merge([1000], ValueError, "mean_of = 0", "at least 1", mean_of=0),
+        merge([700, 800], TypeError, "mean_of[1] = 50.0", AN_INTEGER, mean_of=[100, 50.0]),
+        merge([1000], ValueError, "mean_of = 0", at_least(1), mean_of=0),
         merge([1000], ValueError, "mean_of[0] = 1001", "at most steps[0] = 1000", mean_of=[1001]),
         merge([700, 800], ValueError, "steps has length 2, and mean_of 3", mean_of=[1, 1, 1]),
         merge([], ValueError, "steps = []", "one or more rising integers", mean_of=50),
@@ -213,7 +216,7 @@ def test_stack_of_no_curves():
     stack([])
 
 
-@wrong(TypeError, "curves[1] = 3", "a Curve")
+@wrong(TypeError, "curves[1] = 3", A_CURVE)
 def test_stack_of_something_else(curve):
     stack([curve, 3])
 

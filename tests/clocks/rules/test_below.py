@@ -5,6 +5,7 @@ import math
 import numpy as np
 from clocks.rules.spec import VALUES, RuleSpec, metrics_in_a_reading, readings
 from hypothesis import strategies as st
+from support.curves.wrong_values import A_NUMBER
 from support.wrong import wrong
 
 from plateau_jax import HoldBelow
@@ -43,7 +44,7 @@ BELOW = RuleSpec(
 # Wrong arguments.
 
 
-@wrong(TypeError, "value = [(0.5, 3)]", "number")
+@wrong(TypeError, "value = [(0.5, 3)]", A_NUMBER)
 def test_pairs():
     HoldBelow([(0.5, 3)], 3)
 

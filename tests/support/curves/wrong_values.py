@@ -1,10 +1,11 @@
-"""Wrong calls, values that are wrong for several arguments, and what their messages say."""
+"""Wrong calls, values that are wrong for several arguments, and parts of messages."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from support.curves.strategies import MAX_STEP
 from support.numerics.shapes import FORMULAS, SHAPES_ALLOWING_ZERO
 
 
@@ -48,6 +49,31 @@ NOT_SHAPES = [
     2,
     ["linear"],
 ]
+
+# Requirements, as messages state them.
+
+AN_INTEGER = "must be an integer"
+A_COUNT = f"{AN_INTEGER} or text such as '10k', '5M' or '2B'"
+A_NUMBER = "must be a number"
+A_REAL_SCALAR = "must be a real scalar"
+A_CURVE = "must be a Curve"
+A_MAPPING = "must be a mapping"
+A_PEAK = "must be 0, or a finite float32 of at least 2**-126"
+A_STEP = f"{MAX_STEP}. To count samples or tokens, train with clock=DataClock(unit)"
+FINITE = "must be finite"
+IN_0_TO_1 = "must lie in [0, 1]"
+
+
+def in_range(least: int, most: int | str) -> str:
+    return f"must lie in {least} … {most}"
+
+
+def at_least(least: int) -> str:
+    return f"must be at least {least}"
+
+
+def at_most(most: int) -> str:
+    return f"must be at most {most}"
 
 
 def _one_of(names: Iterable[str]) -> str:
