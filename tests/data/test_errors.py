@@ -7,7 +7,7 @@ from support.curves.wrong_values import at_least, in_range
 from support.damage import damaged
 from support.data.loaders import build, epoch, process, saved_after
 from support.examples import examples
-from support.wrong import wrong
+from support.wrong import raises, wrong
 from torch.nested import nested_tensor
 from torch.utils.data import IterableDataset
 
@@ -67,12 +67,9 @@ def test_fewer_samples_than_a_batch():
 )
 def test_wrong_option(error, options, requirement):
     arguments = {"batch_size": 4, **options}
-    with pytest.raises(error) as caught:
-        make_loader(range(8), **arguments)
     ((name, value),) = options.items()
-    message = str(caught.value)
-    assert f"{name} = {value!r}" in message
-    assert requirement in message
+    with raises(error, f"{name} = {value!r}", requirement):
+        make_loader(range(8), **arguments)
 
 
 # Several processes.
@@ -123,9 +120,8 @@ def test_state_of_a_different_loader(loader, samples, options, difference):
     arguments = {"batch_size": 4, "num_workers": 0, **options}
     saved = make_loader(range(samples), **arguments)
     state = saved.state_dict()
-    with pytest.raises(ValueError, match="saved by a loader with") as caught:
+    with raises(ValueError, "saved by a loader with", difference):
         loader.load_state_dict(state)
-    assert difference in str(caught.value)
 
 
 @pytest.mark.parametrize("batch", [-1, 2])

@@ -1,37 +1,9 @@
-"""Wrong calls, values that are wrong for several arguments, and parts of messages."""
+"""Values that are wrong for several arguments, and parts of messages."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable
 
-import pytest
 from support.curves.strategies import MAX_STEP
 from support.numerics.shapes import FORMULAS, SHAPES_ALLOWING_ZERO
-
-
-@dataclass
-class Call:
-    """A wrong call of a method, and its error."""
-
-    method: str
-    arguments: Sequence[Any]
-    error: type[Exception]
-    parts: Sequence[str]
-    """Parts of the message."""
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def check(self, value: Any) -> None:
-        """Make the call on this value."""
-        with pytest.raises(self.error) as caught:
-            getattr(value, self.method)(*self.arguments, **self.options)
-        assert type(caught.value) is self.error
-        for part in self.parts:
-            assert part in str(caught.value)
-
-
-def name_of(call: Call) -> str:
-    return f"{call.method}-{call.parts[0]}"
-
 
 # Items of a dictionary or a set have no order that the user chose.
 NOT_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), {85, 10}, frozenset((85, 10)), {85: 0, 10: 0}]
