@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
-from support.curves.strategies import MAX_STEP
+from support.curves.strategies import MAX_STEP, randoms
 from support.examples import examples
 from support.numerics.borders import steps_at_borders
 from support.numerics.oracle import (
@@ -124,7 +124,7 @@ def test_flat_parts_are_flat(case):
 
 
 @examples(140)
-@given(descriptions(scaled=True), st.randoms())
+@given(descriptions(scaled=True), randoms)
 def test_stages_are_monotone_and_within_0_and_1(description, random):
     curve = build(description)
     oracle = Oracle(description)

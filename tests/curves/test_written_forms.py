@@ -9,7 +9,14 @@ import pytest
 from curves.text_counts import text_and_integers
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, descriptions
-from support.curves.strategies import MAX_STEP, magnitudes, words
+from support.curves.strategies import (
+    MAX_STEP,
+    draw_magnitude,
+    draw_ratio,
+    draw_shape,
+    magnitudes,
+    randoms,
+)
 from support.examples import examples
 from support.numerics.oracle import as_written, is_nearest_float32
 from support.numerics.shapes import SHAPES_ALLOWING_ZERO, WITH_POWER
@@ -18,8 +25,6 @@ from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.shapes.known_shapes import SHAPES
-
-randoms = st.randoms(use_true_random=False)
 
 
 def assert_same(curve, *rewritten):
@@ -171,14 +176,14 @@ def test_text_is_read_alike_in_files_and_in_python():
 # Warmup, stable, decay.
 
 
-@given(words(10), randoms)
-def test_wsd_is_its_three_stages(read, random):
-    total = read.magnitude(1, MAX_STEP)
-    warmup = read.one_of((0, total, read.magnitude(0, total)))
-    decay = read.one_of((0, total - warmup, read.magnitude(0, total - warmup)))
-    lowest = read.ratio()
-    start = read.one_of((0.0, read.ratio()))
-    shape = read.shape(SHAPES)
+@given(randoms)
+def test_wsd_is_its_three_stages(random):
+    total = draw_magnitude(random, 1, MAX_STEP)
+    warmup = random.choice((0, total, draw_magnitude(random, 0, total)))
+    decay = random.choice((0, total - warmup, draw_magnitude(random, 0, total - warmup)))
+    lowest = draw_ratio(random)
+    start = random.choice((0.0, draw_ratio(random)))
+    shape = draw_shape(random, SHAPES)
     if lowest == 0 and shape not in SHAPES_ALLOWING_ZERO:
         shape = "1-sqrt"
     stages = [(warmup, 1.0), (total - warmup - decay,), (decay, lowest, shape)]
@@ -205,22 +210,22 @@ def check_wsd(expected, options):
 # Points.
 
 
-def read_points(read):
-    """Return points with levels of every magnitude, of which some are equal, and with jumps."""
-    points = [(0, float(read.ratio()))]
-    for _ in range(1 + read.below(60)):
+def draw_points(random):
+    """Draw points with levels of every magnitude, of which some are equal, and with jumps."""
+    points = [(0, float(draw_ratio(random)))]
+    for _ in range(random.randint(1, 60)):
         step, level = points[-1]
-        kind = read.below(4)
+        kind = random.randrange(4)
         if kind != 0:
-            most = min(MAX_STEP - step - 1, 10 ** read.below(10))
-            step += read.magnitude(0, most)
+            most = min(MAX_STEP - step - 1, 10 ** random.randrange(10))
+            step += draw_magnitude(random, 0, most)
         if kind != 1:
-            level = float(read.ratio())
+            level = float(draw_ratio(random))
         points.append((step, level))
     last = points[-1][0] + 1
-    points.append((last, float(read.ratio())))
-    if read.below(2):
-        points.append((last, float(read.ratio())))
+    points.append((last, float(draw_ratio(random))))
+    if random.random() < 0.5:
+        points.append((last, float(draw_ratio(random))))
     return points
 
 
@@ -234,7 +239,7 @@ def stages_through(points):
     return {"stages": stages, "start": points[0][1]}
 
 
-POINTS = words(250).map(read_points)
+POINTS = randoms.map(draw_points)
 
 
 @given(POINTS)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 from support.curves.descriptions import build, curves_and_steps, descriptions
-from support.curves.strategies import MAX_STEP
+from support.curves.strategies import MAX_STEP, randoms
 from support.examples import examples
 from support.numerics.oracle import Oracle, half_ulp, is_promised
 from support.numerics.shapes import FORMULAS, SAMPLES, formula_and_power
@@ -266,7 +266,7 @@ def as_fraction(value, exponents, piece):
 
 
 @examples(200)
-@given(descriptions(scaled=True), st.randoms())
+@given(descriptions(scaled=True), randoms)
 def test_value_before_rounding_is_within_2_to_minus_30_units(description, random):
     """At the ends of the pieces, where errors are largest, and at some steps between them."""
     curve = build(description)
