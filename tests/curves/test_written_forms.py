@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from curves.text_counts import text_and_integers
 from hypothesis import given, strategies as st
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import (
     MAX_STEP,
@@ -22,7 +23,6 @@ from support.numerics.oracle import as_written, is_nearest_float32
 from support.numerics.shapes import SHAPES_ALLOWING_ZERO, WITH_POWER
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.shapes.known_shapes import SHAPES
 
@@ -88,7 +88,7 @@ def test_stages_in_shares_are_those_in_steps(description, random):
         "total_steps": total,
         "start": start,
     }
-    with suppress_warnings():  # about the drawn levels
+    with ignore_curve_warnings():  # about the drawn levels
         curve = StagedCurve(rewritten, start=start, total_steps=total)
         assert_same(build(description), curve, Curve.from_dict(saved))
 
@@ -97,7 +97,7 @@ def test_stages_in_shares_are_those_in_steps(description, random):
 def test_warmup_in_percent_is_that_in_steps(chosen, random):
     percentage = percentage_of(chosen["warmup_steps"], chosen["total_steps"], random)
     rewritten = {**chosen, "warmup_steps": percentage}
-    with suppress_warnings():  # about the drawn ratios
+    with ignore_curve_warnings():  # about the drawn ratios
         saved = Curve.from_dict({"kind": "plateau", **rewritten})
         assert_same(build(chosen), PlateauCurve(**rewritten), saved)
 
@@ -107,7 +107,7 @@ def test_percentages_are_rounded_down(total, percentage):
     with localcontext(prec=200):
         steps = int((percentage * total / 100).to_integral_value(ROUND_FLOOR))
     share = f"{percentage}%"
-    with suppress_warnings():
+    with ignore_curve_warnings():
         staged = StagedCurve([(share, 1.0), ("rest",)], start=0.5, total_steps=total)
         assert [stage.steps for stage in staged.stages] == [steps, total - steps]
         if steps < total:
@@ -154,7 +154,7 @@ def with_letters(chosen, random):
 @given(descriptions(range(4), depth=0, kind="plateaus"), randoms)
 def test_steps_with_letters_are_those_without(chosen, random):
     rewritten = with_letters(chosen, random)
-    with suppress_warnings():  # about the drawn ratios
+    with ignore_curve_warnings():  # about the drawn ratios
         saved = Curve.from_dict({"kind": "plateau", **rewritten})
         assert_same(build(chosen), PlateauCurve(**rewritten), saved)
 
@@ -203,7 +203,7 @@ def test_wsd_is_its_three_stages(random):
 
 
 def check_wsd(expected, options):
-    with suppress_warnings():  # about the drawn ratio
+    with ignore_curve_warnings():  # about the drawn ratio
         assert_same(expected, StagedCurve.wsd(**options))
 
 
@@ -244,7 +244,7 @@ POINTS = randoms.map(draw_points)
 
 @given(POINTS)
 def test_curve_through_points_is_exact_at_them(points):
-    with suppress_warnings():  # about the drawn levels
+    with ignore_curve_warnings():  # about the drawn levels
         curve = StagedCurve.through(points)
     staged = build(stages_through(points))
     assert_same(staged, curve)
@@ -268,7 +268,7 @@ def test_points_may_be_arrays_and_iterators(points):
         [(np.int64(step), np.float64(level)) for step, level in points],
         zip(np.array(steps), np.array(levels), strict=True),
     ]
-    with suppress_warnings():
+    with ignore_curve_warnings():
         curve = StagedCurve.through(points)
         assert_same(curve, *map(StagedCurve.through, forms))
 

@@ -9,6 +9,7 @@ from math import cos, nan, pi, sqrt
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, curves_and_steps, descriptions
 from support.curves.strategies import MAX_STEP
 from support.curves.wrong_values import A_PEAK
@@ -19,7 +20,6 @@ from support.schedulers.runs import peaks
 from support.wrong import wrong
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.table.evaluation import PYTHON, evaluate
 
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1)
@@ -191,7 +191,7 @@ def json_of(source):
 def test_header_contains_the_curve(description):
     curve = build(description)
     arguments = json.loads(json_of(curve.to_source()))
-    with suppress_warnings():
+    with ignore_curve_warnings():
         assert Curve.from_dict(arguments) == curve
 
 

@@ -13,6 +13,7 @@ import mpmath
 import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, curves_and_steps, descriptions
 from support.curves.strategies import MAX_STEP, randoms
 from support.examples import examples
@@ -20,7 +21,6 @@ from support.numerics.oracle import Oracle, half_ulp, is_promised
 from support.numerics.shapes import FORMULAS, SAMPLES, formula_and_power
 
 from plateau_jax import PlateauCurve, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.shapes.known_shapes import SHAPES, parse_shape
 from plateau_jax.shapes.series import Expansion
 from plateau_jax.table import fitting
@@ -303,7 +303,7 @@ def test_tables_are_small(case):
 
 @pytest.mark.parametrize("shape", SAMPLES)
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 128, 255, 1000])
-@suppress_warnings()
+@ignore_curve_warnings()
 def test_short_stages_are_right_at_every_step(shape, length):
     formula, _ = formula_and_power(shape)
     low = 0.0 if formula.allows_zero else 1e-3

@@ -1,18 +1,18 @@
 """Wrong arguments of `BatchPlan` and its methods."""
 
 import pytest
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.wrong_values import A_CURVE, A_NUMBER, AN_INTEGER, at_least
 from support.wrong import raises, wrong
 
 from plateau_jax import BatchPlan, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 
 PLAN = BatchPlan([(0, 8), (160, 16)])
 """Its batch doubles after 20 updates."""
 
 FLAT = StagedCurve([(100,)], start=1.0)
 SCALED = PLAN.scale(FLAT, 16, reference=16)
-with suppress_warnings():
+with ignore_curve_warnings():
     ZEROS = StagedCurve([(100,)])
 
 

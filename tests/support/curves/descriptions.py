@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.strategies import (
     MAX_STEP,
     SMALLEST_NORMAL,
@@ -19,7 +20,6 @@ from support.curves.strategies import (
 from support.numerics.oracle import Description, Oracle, are_equal, as_written, can_join
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.shapes.known_shapes import SHAPES
 
@@ -30,7 +30,7 @@ CurveAndSteps = tuple[Curve, NDArray[np.int32]]
 
 
 # Drawn levels and percentages may look like mistakes, and a cooldown may begin at 0.
-@suppress_warnings()
+@ignore_curve_warnings()
 def build(description: Description) -> Curve:
     """Build the described curve through the public interface."""
     match description:
