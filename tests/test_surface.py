@@ -1,6 +1,7 @@
 """The public surface, which a release must not change by accident, is the recorded one.
 
-`surface.txt` has names, entries of states and the command line.
+`surface.txt` has attributes, entries of states and the command line; the reference in `docs/` has
+the signatures, which `docs/test_reference` compares.
 """
 
 from difflib import ndiff

@@ -8,6 +8,7 @@ import torch
 from hypothesis import example, given, strategies as st
 from support.clocks.rules import SAMPLES
 from support.curves.descriptions import build, descriptions
+from support.curves.strategies import randoms
 from support.examples import examples
 from support.schedulers.runs import learning_rate, peaks
 from support.training.models import batches
@@ -113,7 +114,7 @@ def skip_patterns(size):
     skip_patterns(18),
     st.none() | st.integers(1, 2**40),
     st.integers(0, 100) | st.integers(0, 2**31 - 200),
-    st.randoms(use_true_random=False),
+    randoms,
 )
 def test_clock_follows_its_curves(room, groups, skips, unit, begin, random):
     """Groups may share a curve, in any order; if there is less room, tables are left out."""

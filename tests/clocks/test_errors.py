@@ -8,6 +8,8 @@ import pytest
 import torch
 from support.clocks.holds import CURVE, PATIENT
 from support.curves.descriptions import scaled
+from support.curves.strategies import MAX_STEP
+from support.curves.wrong_values import A_NUMBER, A_REAL_SCALAR, AN_INTEGER, at_least, in_range
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step
 from support.wrong import wrong
@@ -20,14 +22,14 @@ from torch_bridge import TrainStep, follow, lambda_lr
 # DataClock.
 
 
-@pytest.mark.parametrize("unit", [0, -1, 2**62 + 1])
-@wrong(ValueError, "unit = {unit}", f"lie in 1 … {2**62}")
+@pytest.mark.parametrize("unit", [0, 2**62 + 1])
+@wrong(ValueError, "unit = {unit}", in_range(1, 2**62))
 def test_unit_out_of_range(unit):
     DataClock(unit)
 
 
-@pytest.mark.parametrize("count", [0, -1, 2**62, 2**62 + 1])
-@wrong(ValueError, "count = {count}", f"lie in 1 … {2**62 - 1}")
+@pytest.mark.parametrize("count", [0, 2**62])
+@wrong(ValueError, "count = {count}", in_range(1, 2**62 - 1))
 def test_usual_count_out_of_range(count):
     DataClock(8, count)
 
@@ -36,12 +38,12 @@ def test_usual_count_out_of_range(count):
 
 
 @pytest.mark.parametrize("patience", [0, 2**31])
-@wrong(ValueError, "patience = {patience} must lie in 1 … 2147483647")
+@wrong(ValueError, "patience = {patience}", in_range(1, MAX_STEP))
 def test_patience_out_of_range(patience):
     HoldUntilFlat(patience, limit=9)
 
 
-@wrong(TypeError, "limit = None must be an integer")
+@wrong(TypeError, f"limit = None {AN_INTEGER}")
 def test_hold_without_a_limit():
     HoldUntilFlat(2, limit=None)
 
@@ -69,7 +71,7 @@ def test_hold_that_ends_before_a_reading():
 # HoldBelow.
 
 
-@wrong(TypeError, "value = [(0.5, 3)]", "number")
+@wrong(TypeError, "value = [(0.5, 3)]", A_NUMBER)
 def test_pairs():
     HoldBelow([(0.5, 3)], 3)
 
@@ -139,7 +141,7 @@ def follower_of_a_batch_plan(optimizer):
 # Counts.
 
 
-@wrong(ValueError, "count = -1", "at least 0")
+@wrong(ValueError, "count = -1", at_least(0))
 def test_negative_count(counted):
     counted.step(count=-1)
 
@@ -150,7 +152,7 @@ def test_sum_of_counts_beyond_its_limit(counted):
 
 
 @pytest.mark.parametrize("count", [True, 2.0, torch.tensor(True), torch.tensor([2, 2])])
-@wrong(TypeError, "count = {count}", "integer")
+@wrong(TypeError, "count = {count}", AN_INTEGER)
 def test_count_that_is_not_an_integer(counted, count):
     counted.step(count=count)
 
@@ -173,7 +175,7 @@ def test_step_without_a_metric(held):
     held.step()
 
 
-@wrong(TypeError, "metric = 8 must be a real scalar", "step(loss)")
+@wrong(TypeError, f"metric = 8 {A_REAL_SCALAR}", "step(loss)")
 def test_integer_metric(held):
     held.step(8)
 
@@ -181,7 +183,7 @@ def test_integer_metric(held):
 @pytest.mark.parametrize(
     "metric", ["0.5", True, [0.5], 10**400, np.zeros((), "i4,i4"), torch.ones(1), torch.tensor(1j)]
 )
-@wrong(TypeError, "metric", "real scalar")
+@wrong(TypeError, "metric", A_REAL_SCALAR)
 def test_metric_that_is_not_a_real_scalar(held, metric):
     held.step(metric)
 
@@ -194,7 +196,7 @@ def test_metric_for_a_clock_of_updates(plain):
 # Steps of a follower.
 
 
-@wrong(ValueError, "curve_step = -1", "at least 0")
+@wrong(ValueError, "curve_step = -1", at_least(0))
 def test_negative_curve_step(follower):
     follower.step(-1)
 
@@ -235,13 +237,12 @@ def test_negative_count_of_an_update(counted_step):
     counted_step(BATCH, count=-1)
 
 
-@pytest.mark.parametrize("count", [2.0, True, "2"])
-@wrong(TypeError, "count = {count}", "integer")
-def test_count_of_an_update_must_be_an_integer(counted_step, count):
-    counted_step(BATCH, count=count)
+@wrong(TypeError, f"count = 2.0 {AN_INTEGER}")
+def test_count_of_an_update_must_be_an_integer(counted_step):
+    counted_step(BATCH, count=2.0)
 
 
-@wrong(TypeError, "count", "torch.float32", "integer")
+@wrong(TypeError, "count", "torch.float32", AN_INTEGER)
 def test_float_tensor_as_count(counted_step):
     counted_step(BATCH, count=torch.tensor(2.0))
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.curve_warnings import ignore_curve_warnings
 from support.forecasts.logs import csv_of
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 
 RUN = PlateauCurve(1000, warmup_steps=50)
 PLATEAUS = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
@@ -23,7 +23,7 @@ CURVES = {
     "then": PLATEAUS.then(STAIRS, scale=0.5).cooldown(1030, 5),
     "scaled": PLAN.scale(PLATEAUS, 8, reference=16),
 }
-with suppress_warnings():
+with ignore_curve_warnings():
     CURVES["zero"] = StagedCurve([(5,)])
 
 STEPS = np.arange(20, 1001, 20)

@@ -10,22 +10,22 @@ from support.curves.descriptions import (
     build,
     descriptions,
     descriptions_and_steps,
-    steps_of,
+    draw_steps,
 )
-from support.curves.strategies import MAX_STEP, words
+from support.curves.strategies import MAX_STEP, randoms
 from support.numerics.oracle import Oracle, is_nearest_float32
 
 from plateau_jax import PlateauCurve, StagedCurve
 
 
 @pytest.mark.parametrize(("kind", "first"), [("cooldown", "cooldown"), ("then", "curve")])
-@given(data=st.data(), more=words(16))
-def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, more):
+@given(data=st.data(), random=randoms)
+def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, random):
     description, steps = data.draw(descriptions_and_steps(kind=kind))
     curve = build(description)
     parent = build(description[first])
     end = description.get("at", parent.total_steps)
-    steps += steps_of(description[first], more.take(16))
+    steps += draw_steps(random, description[first], 16)
     kept = np.minimum(steps, end - 1)
     np.testing.assert_array_equal(curve(kept), parent(kept))
 
@@ -47,8 +47,8 @@ def test_then_keeps_unscaled_second_curves_bits(first_description, case):
         np.testing.assert_array_equal(joined(begin + steps), second(steps))
 
 
-@given(descriptions_and_steps(kind="part"), words(16))
-def test_part_keeps_bits_and_holds_level_at_stop(case, more):
+@given(descriptions_and_steps(kind="part"), randoms)
+def test_part_keeps_bits_and_holds_level_at_stop(case, random):
     description, steps = case
     whole = description["part"]
     start = description["start"]
@@ -56,7 +56,7 @@ def test_part_keeps_bits_and_holds_level_at_stop(case, more):
     length = stop - start
     part = build(description)
     curve = build(whole)
-    steps_of_curve = np.array(steps_of(whole, more.take(16)))
+    steps_of_curve = np.array(draw_steps(random, whole, 16))
     inside = np.clip([*steps, *(steps_of_curve - start)], 0, length - 1)
     np.testing.assert_array_equal(part(inside), curve(inside + start))
     assert part.total_steps == length
@@ -67,10 +67,10 @@ def test_part_keeps_bits_and_holds_level_at_stop(case, more):
     assert curve.part(start, stop) == part
 
 
-@given(descriptions(scaled=True), words(4))
-def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, read):
+@given(descriptions(scaled=True), randoms)
+def test_parts_of_parts_and_their_sums_are_the_same_for_ever(description, random):
     curve = build(description)
-    steps = [word % (curve.total_steps + 1) for word in read.take(4)]
+    steps = [random.randint(0, curve.total_steps) for _ in range(4)]
     first, second, at, stop = sorted(steps)
     if 0 < at < curve.total_steps:
         joined = curve.part(0, at).then(curve.part(at))

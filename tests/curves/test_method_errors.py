@@ -11,9 +11,19 @@ from math import inf, nan
 import numpy as np
 import pytest
 from support.curves.strategies import MAX_STEP
-from support.curves.wrong_values import A_SHAPE, Call, name_of
+from support.curves.wrong_values import (
+    A_CURVE,
+    A_NUMBER,
+    A_PEAK,
+    A_SHAPE,
+    AN_INTEGER,
+    IN_0_TO_1,
+    at_least,
+    at_most,
+    in_range,
+)
 from support.numerics.shapes import SAMPLES_ABOVE_ZERO
-from support.wrong import wrong
+from support.wrong import raises, wrong
 
 from plateau_jax import (
     Curve,
@@ -67,13 +77,13 @@ def test_step(curve, step):
 
 
 @pytest.mark.parametrize("peak", [True, np.True_, "0.1", b"1", None, 1j, [0.1]], ids=repr)
-@wrong(TypeError, "peak_value = {peak}", "number")
+@wrong(TypeError, "peak_value = {peak}", A_NUMBER)
 def test_peak_that_is_not_a_number(curve, peak):
     curve.learning_rate(3, peak)
 
 
 @pytest.mark.parametrize("peak", [-0.1, -inf, nan, inf, 2.0**-127, 1e39, 3.4028236e38, 10**150])
-@wrong(ValueError, "peak_value = {peak}", "be 0, or")
+@wrong(ValueError, "peak_value = {peak}", A_PEAK)
 def test_peak_that_float32_does_not_hold(curve, peak):
     curve.learning_rate(3, peak)
 
@@ -84,52 +94,50 @@ CURVE = PlateauCurve(1000)
 HALF_OF_ALL_STEPS = PlateauCurve(2**30)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        Call("cooldown", (1.0, 5), TypeError, ["at = 1.0", "integer"]),
-        Call("cooldown", (-1, 5), ValueError, ["at = -1", "lie in 0 … 2147483647"]),
-        Call("cooldown", (10**10, 5), ValueError, ["at = 1", "clock=DataClock(unit)"]),
-        Call("cooldown", (5, None), TypeError, ["steps = None", "integer"]),
-        Call("cooldown", (5, 0), ValueError, ["steps = 0", "lie in 1 … 2147483647"]),
-        Call("cooldown", (MAX_STEP, 1), ValueError, ["at + steps = 2147483648", "2147483647"]),
-        Call(
-            "cooldown",
-            (0, 5),
-            ValueError,
-            ["to = 1e-300", "above the level at step 0, 0.0"],
-            {"to": 1e-300},
-        ),
-        Call(
-            "cooldown",
-            (550, 5),
-            ValueError,
-            ["to = 0.5", "above the level at step 550, 0.37779244"],
-            {"to": 0.5},
-        ),
-        Call("cooldown", (100, 5), ValueError, ["to = -0.1", "[0, 1]"], {"to": -0.1}),
-        Call("cooldown", (5, 5), ValueError, ["shape = None", A_SHAPE], {"shape": None}),
-        Call("then", (None,), TypeError, ["other = None", "a Curve"]),
-        Call("then", (CURVE,), ValueError, ["scale = 0", "(0, 1]"], {"scale": 0}),
-        Call("then", (CURVE,), ValueError, ["scale = 1.0", "(0, 1]"], {"scale": 1 + 2**-52}),
-        Call("part", (1.0,), TypeError, ["start = 1.0", "integer"]),
-        Call("part", (-1,), ValueError, ["start = -1", "lie in 0 … 999"]),
-        Call("part", (5, 5), ValueError, ["start = 5", "lie in 0 … 4"]),
-        Call("part", (0, True), TypeError, ["stop = True", "integer"]),
-        Call("part", (0, 0), ValueError, ["stop = 0", "lie in 1 … 1000"]),
-        Call("part", (0, 1001), ValueError, ["stop = 1001", "lie in 1 … 1000"]),
-        Call("same_until", (None, 5), TypeError, ["other = None", "a Curve"]),
-        Call("first_difference", (5,), TypeError, ["other = 5", "a Curve"]),
-        Call("same_until", (CURVE, 1.0), TypeError, ["step = 1.0", "integer"]),
-        Call("same_until", (CURVE, -1), ValueError, ["step = -1", "at least 0"]),
-    ],
-    ids=name_of,
-)
-def test_wrong_call(curve, call):
-    call.check(curve)
+def test_wrong_cooldown(curve):
+    with raises(ValueError, "at = -1", in_range(0, MAX_STEP)):
+        curve.cooldown(-1, 5)
+    with raises(ValueError, "steps = 0", in_range(1, MAX_STEP)):
+        curve.cooldown(5, 0)
+    with raises(ValueError, "at + steps = 2147483648", in_range(1, MAX_STEP)):
+        curve.cooldown(MAX_STEP, 1)
+    with raises(ValueError, "to = 1e-300", "above the level at step 0, 0.0"):
+        curve.cooldown(0, 5, to=1e-300)
+    with raises(ValueError, "to = 0.5", "above the level at step 550, 0.37779244"):
+        curve.cooldown(550, 5, to=0.5)
+    with raises(ValueError, "to = -0.1", IN_0_TO_1):
+        curve.cooldown(100, 5, to=-0.1)
+    with raises(ValueError, "shape = None", A_SHAPE):
+        curve.cooldown(5, 5, shape=None)
 
 
-@wrong(ValueError, f"total_steps = {2**30} + {2**30}", "at most 2147483647")
+def test_wrong_continuation(curve):
+    with raises(TypeError, "other = None", A_CURVE):
+        curve.then(None)
+    for scale in (0, 1 + 2**-52):
+        with raises(ValueError, f"scale = {scale}", "(0, 1]"):
+            curve.then(CURVE, scale=scale)
+
+
+def test_wrong_part(curve):
+    with raises(ValueError, "start = -1", in_range(0, 999)):
+        curve.part(-1)
+    with raises(ValueError, "start = 5", in_range(0, 4)):
+        curve.part(5, 5)
+    with raises(ValueError, "stop = 0", in_range(1, 1000)):
+        curve.part(0, 0)
+
+
+def test_wrong_comparison(curve):
+    with raises(TypeError, "other = None", A_CURVE):
+        curve.same_until(None, 5)
+    with raises(ValueError, "step = -1", at_least(0)):
+        curve.same_until(CURVE, -1)
+    with raises(TypeError, "other = 5", A_CURVE):
+        curve.first_difference(5)
+
+
+@wrong(ValueError, f"total_steps = {2**30} + {2**30}", at_most(MAX_STEP))
 def test_continuation_past_the_last_step():
     HALF_OF_ALL_STEPS.then(HALF_OF_ALL_STEPS)
 
@@ -144,65 +152,53 @@ def test_shape_of_a_cooldown_to_0(shape):
 # Averaging weights.
 
 
-def merge(steps, error, *parts, mean_of=None):
-    return Call("merge_weights", (steps,), error, parts, {"mean_of": mean_of})
+def test_wrong_steps_of_a_merge(branch):
+    with raises(TypeError, "steps = 5 must be a sequence of integers"):
+        branch.merge_weights(5)
+    with raises(ValueError, "steps[0] = -1", at_least(0)):
+        branch.merge_weights([-1, 600])
+    for steps in ([600], [7, 70, 70]):
+        with raises(ValueError, f"steps = {steps}", "two rising integers"):
+            branch.merge_weights(steps)
+    with raises(ValueError, f"steps = [600, {2**31}]", f"at most {MAX_STEP}"):
+        branch.merge_weights([600, 2**31])
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        merge([600, 700.0], TypeError, "steps[1] = 700.0", "integer"),
-        merge(5, TypeError, "steps = 5 must be a sequence of integers"),
-        merge([-1, 600], ValueError, "steps[0] = -1", "at least 0"),
-        merge([600], ValueError, "steps = [600]", "two rising integers"),
-        merge([7, 70, 70], ValueError, "steps = [7, 70, 70]", "two rising integers"),
-        merge([600, 2**31], ValueError, f"steps = [600, {2**31}]", "at most 2147483647"),
-        # Means.
-        merge([1000], TypeError, "mean_of = 50.0", "integer", mean_of=50.0),
-        merge([700, 800], TypeError, "mean_of[1] = 50.0", "integer", mean_of=[100, 50.0]),
-        merge([1000], ValueError, "mean_of = 0", "at least 1", mean_of=0),
-        merge([1000], ValueError, "mean_of[0] = 1001", "at most steps[0] = 1000", mean_of=[1001]),
-        merge([700, 800], ValueError, "steps has length 2, and mean_of 3", mean_of=[1, 1, 1]),
-        merge([], ValueError, "steps = []", "one or more rising integers", mean_of=50),
-        merge(
-            [600, 700, 780, 1000],
-            ValueError,
-            "steps[2] = 780 begins at step 680",
-            "must begin at steps[1] = 700",
-            mean_of=[100, 100, 100, 220],
-        ),
-        merge(
-            [600, 700, 800],
-            ValueError,
-            "steps[1] = 700 begins at step 650, and must begin at steps[0] = 600",
-            mean_of=50,
-        ),
-        merge(
-            [600, 650, 700, 750],
-            ValueError,
-            "steps[-1] = 750 must be at least total_steps = 1000: no block contains updates 751 to",
-            mean_of=50,
-        ),
-        merge(
-            range(700, 1001, 50),
-            ValueError,
-            "steps[0] - mean_of = 650 must be at most 600, where the curve begins to fall: no ",
-            "contains updates 601 to 650",
-            mean_of=50,
-        ),
-        merge([1050, 1100], ValueError, "= 1000 must be below the end of the curve", mean_of=50),
-        merge(
-            range(100, 1001, 50),
-            ValueError,
-            "rises from step 50 to step 99",
-            "from steps[0] - mean_of = 50 to total_steps",
-            mean_of=50,
-        ),
-    ],
-    ids=name_of,
-)
-def test_wrong_merge(branch, call):
-    call.check(branch)
+def test_wrong_means_of_a_merge(branch):
+    with raises(TypeError, "mean_of[1] = 50.0", AN_INTEGER):
+        branch.merge_weights([700, 800], mean_of=[100, 50.0])
+    with raises(ValueError, "mean_of = 0", at_least(1)):
+        branch.merge_weights([1000], mean_of=0)
+    with raises(ValueError, "mean_of[0] = 1001", "at most steps[0] = 1000"):
+        branch.merge_weights([1000], mean_of=[1001])
+    with raises(ValueError, "steps has length 2, and mean_of 3"):
+        branch.merge_weights([700, 800], mean_of=[1, 1, 1])
+    with raises(ValueError, "steps = []", "one or more rising integers"):
+        branch.merge_weights([], mean_of=50)
+
+
+def test_means_that_are_not_next_to_each_other(branch):
+    with raises(ValueError, "steps[2] = 780 begins at step 680", "must begin at steps[1] = 700"):
+        branch.merge_weights([600, 700, 780, 1000], mean_of=[100, 100, 100, 220])
+    with raises(ValueError, "steps[1] = 700 begins at step 650, and must begin at steps[0] = 600"):
+        branch.merge_weights([600, 700, 800], mean_of=50)
+
+
+def test_means_of_the_wrong_updates(branch):
+    end = "steps[-1] = 750 must be at least total_steps = 1000: no block contains updates 751 to"
+    with raises(ValueError, end):
+        branch.merge_weights([600, 650, 700, 750], mean_of=50)
+    begin = "steps[0] - mean_of = 650 must be at most 600, where the curve begins to fall: no "
+    with raises(ValueError, begin, "contains updates 601 to 650"):
+        branch.merge_weights(range(700, 1001, 50), mean_of=50)
+    with raises(ValueError, "= 1000 must be below the end of the curve"):
+        branch.merge_weights([1050, 1100], mean_of=50)
+    with raises(
+        ValueError,
+        "rises from step 50 to step 99",
+        "from steps[0] - mean_of = 50 to total_steps",
+    ):
+        branch.merge_weights(range(100, 1001, 50), mean_of=50)
 
 
 # Stacks.
@@ -213,7 +209,7 @@ def test_stack_of_no_curves():
     stack([])
 
 
-@wrong(TypeError, "curves[1] = 3", "a Curve")
+@wrong(TypeError, "curves[1] = 3", A_CURVE)
 def test_stack_of_something_else(curve):
     stack([curve, 3])
 

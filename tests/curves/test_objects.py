@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, strategies as st
+from hypothesis import example, given
 from support.clocks.rules import SAMPLES
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
+from support.curves.strategies import randoms
 from support.examples import examples
 from support.numerics.oracle import Oracle, are_equal, is_nearest_float32
 
@@ -140,7 +141,7 @@ def test_every_route_gives_the_same_curve(route, case):
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
-@given(descriptions(depth=0, kind="plateaus"), st.randoms())
+@given(descriptions(depth=0, kind="plateaus"), randoms)
 def test_equality_ignores_order_and_number_types(chosen, random):
     curve = build(chosen)
     plateaus = random.sample(chosen["plateaus"], len(chosen["plateaus"]))

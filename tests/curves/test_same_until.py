@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from support.curves.descriptions import build, descriptions_and_steps, steps_of
-from support.curves.strategies import MAX_STEP, words
+from support.curves.descriptions import build, descriptions_and_steps, draw_steps
+from support.curves.strategies import MAX_STEP, draw_magnitude, randoms
 from support.examples import examples
 from support.numerics.oracle import Oracle, are_equal, complete_stage
 
@@ -13,27 +13,27 @@ from plateau_jax import PlateauCurve, StagedCurve
 # The same curve, described in another way.
 
 
-def rewrite(description, read):
+def rewrite(description, random):
     match description:
         case {"stages": stages, "start": start}:
-            return {"stages": rewrite_stages(stages, start, read), "start": start}
+            return {"stages": rewrite_stages(stages, start, random), "start": start}
         case {"cooldown": parent}:
-            return {**description, "cooldown": rewrite(parent, read)}
+            return {**description, "cooldown": rewrite(parent, random)}
         case {"curve": first, "then": other}:
-            return {**description, "curve": rewrite(first, read), "then": rewrite(other, read)}
+            return {**description, "curve": rewrite(first, random), "then": rewrite(other, random)}
         case {"part": parent}:
-            return {**description, "part": rewrite(parent, read)}
+            return {**description, "part": rewrite(parent, random)}
         case _:
-            return split_plateaus(description, read)
+            return split_plateaus(description, random)
 
 
-def rewrite_stages(stages, level, read):
+def rewrite_stages(stages, level, random):
     """Split stages that hold in two, or let them end with a jump to their level."""
-    rewritten = [(0, level)] * read.below(2)
+    rewritten = [(0, level)] * random.randrange(2)
     for steps, to, shape in map(complete_stage, stages):
         if to is None or to == level:
-            begun = read.magnitude(0, steps)
-            rewritten += read.one_of(
+            begun = draw_magnitude(random, 0, steps)
+            rewritten += random.choice(
                 (
                     [(begun,), (steps - begun, level, "cosine")],
                     [(steps,), (0, level)],
@@ -45,12 +45,12 @@ def rewrite_stages(stages, level, read):
     return rewritten
 
 
-def split_plateaus(description, read):
+def split_plateaus(description, random):
     """Split each plateau into two that touch; one of them may be empty."""
     first_halves = []
     second_halves = []
     for start, length in description["absolute_plateaus"]:
-        begun = read.magnitude(0, length)
+        begun = draw_magnitude(random, 0, length)
         first_halves.append((start, begun))
         second_halves.append((start + begun, length - begun))
     return {**description, "absolute_plateaus": second_halves + first_halves}
@@ -59,17 +59,17 @@ def split_plateaus(description, read):
 # A curve of the same length that may differ from some step on.
 
 
-def change(description, read):
+def change(description, random):
     match description:
         case {"stages": stages, "start": start}:
-            return {"stages": change_stages(stages, read), "start": start}
+            return {"stages": change_stages(stages, random), "start": start}
         case {"cooldown": _}:
-            return change_cooldown(description, read)
+            return change_cooldown(description, random)
         case {"curve": _, "then": _}:
-            name = read.one_of(("curve", "then"))
-            return {**description, name: change(description[name], read)}
+            name = random.choice(("curve", "then"))
+            return {**description, name: change(description[name], random)}
         case {"part": parent, "start": start, "stop": stop}:
-            changed = change(parent, read)
+            changed = change(parent, random)
             stop = min(stop, Oracle(changed).total_steps)
             if start < stop:
                 return {"part": changed, "start": start, "stop": stop}
@@ -81,23 +81,23 @@ def change(description, read):
                 "decay_shape": "linear",
                 "warmup_shape": "cosine",
             }
-            name = read.one_of(list(changes))
+            name = random.choice(list(changes))
             return {**description, name: changes[name]}
 
 
-def change_stages(stages, read):
-    index = read.below(len(stages))
+def change_stages(stages, random):
+    index = random.randrange(len(stages))
     steps, to, shape = complete_stage(stages[index])
     # A different level, possibly with the same float32.
     near = 0.1
     if to is not None:
         near = to * (1 - 2.0**-40)
-    level = read.one_of((0.1, 0.5, near))
+    level = random.choice((0.1, 0.5, near))
     # A jump stays a jump: the level before it may be 0, and an exponential may follow.
     shorter = [(0, level)]
     if steps:
         shorter = [(steps - 1, to, shape), (1, None)]
-    instead = read.one_of(
+    instead = random.choice(
         (
             [(0, level), stages[index]],
             [(steps, level)],
@@ -108,26 +108,25 @@ def change_stages(stages, read):
     return [*stages[:index], *instead, *stages[index + 1 :]]
 
 
-def change_cooldown(description, read):
+def change_cooldown(description, random):
     changed = {**description, "to": 0.0, "shape": "linear"}
-    if read.below(2):
-        changed["cooldown"] = change(description["cooldown"], read)
+    if random.random() < 0.5:
+        changed["cooldown"] = change(description["cooldown"], random)
     else:
         changed["at"] = max(description["at"] - 1, 0)
     return changed
 
 
 @examples(200)
-@given(descriptions_and_steps(size=16), words(40))
-def test_same_until_true_is_a_proof(case, read):
+@given(descriptions_and_steps(size=16), randoms)
+def test_same_until_true_is_a_proof(case, random):
     description, steps = case
-    words_of_steps = read.take(16)
-    changed = change(description, read)
+    changed = change(description, random)
     curve = build(description)
     changed_curve = build(changed)
     exact = Oracle(description)
     changed_exact = Oracle(changed)
-    steps = sorted({max(step, 0) for step in [*steps, *steps_of(changed, words_of_steps)]})
+    steps = sorted({max(step, 0) for step in [*steps, *draw_steps(random, changed, 16)]})
     answers = [curve.same_until(changed_curve, step) for step in steps]
     assert answers == [changed_curve.same_until(curve, step) for step in steps]
     assert answers == sorted(answers, reverse=True)
@@ -142,11 +141,11 @@ def test_same_until_true_is_a_proof(case, read):
 
 
 @examples(200)
-@given(descriptions_and_steps(size=4), words(100))
-def test_curve_described_differently_is_same_at_every_step(case, read):
+@given(descriptions_and_steps(size=4), randoms)
+def test_curve_described_differently_is_same_at_every_step(case, random):
     description, steps = case
     curve = build(description)
-    rewritten = build(rewrite(description, read))
+    rewritten = build(rewrite(description, random))
     assert curve.first_difference(rewritten) is None
     assert rewritten.first_difference(curve) is None
     assert curve.same_until(rewritten, MAX_STEP)

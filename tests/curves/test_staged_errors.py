@@ -1,44 +1,38 @@
 """Wrong arguments of `StagedCurve.wsd` and `StagedCurve.through`."""
 
-from math import inf, nan
-
 import numpy as np
 import pytest
-from support.curves.wrong_values import A_PERCENTAGE, A_SHAPE, NOT_PAIRS, Call, name_of
+from support.curves.strategies import MAX_STEP
+from support.curves.wrong_values import A_SHAPE, AN_INTEGER, IN_0_TO_1, in_range
 from support.numerics.shapes import SAMPLES_ABOVE_ZERO
-from support.wrong import wrong
+from support.wrong import raises, wrong
 
 from plateau_jax import StagedCurve
 
 # Warmup, stable, decay.
 
 
-def wsd(error, *parts, total_steps=9, **options):
-    lengths = {"warmup_steps": 0, "decay_steps": 0}
-    return Call("wsd", (total_steps,), error, parts, {**lengths, **options})
+def wsd(total_steps=9, warmup_steps=0, decay_steps=0, **options):
+    StagedCurve.wsd(total_steps, warmup_steps=warmup_steps, decay_steps=decay_steps, **options)
 
 
-TOO_LONG = "warmup_steps + decay_steps = 5 + 5 must be at most total_steps = 9"
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        wsd(TypeError, "total_steps = '10%'", "integer", total_steps="10%"),
-        wsd(ValueError, "total_steps = 0", "1 …", total_steps=0),
-        wsd(TypeError, "warmup_steps = 0.2", "such as '2%'", warmup_steps=0.2),
-        wsd(TypeError, "decay_steps = 'rest'", "such as '2%'", decay_steps="rest"),
-        wsd(ValueError, "warmup_steps = '1/2%'", A_PERCENTAGE, warmup_steps="1/2%"),
-        wsd(ValueError, "decay_steps = -1", "lie in 0 … ", decay_steps=-1),
-        wsd(ValueError, TOO_LONG, warmup_steps="60%", decay_steps=5),
-        wsd(ValueError, "decay_shape = None", A_SHAPE, decay_shape=None),
-        wsd(ValueError, "min_lr_ratio = 1.5", "lie in [0, 1]", min_lr_ratio=1.5),
-        wsd(ValueError, "start = -0.1", "lie in [0, 1]", start=-0.1),
-    ],
-    ids=name_of,
-)
-def test_wrong_wsd(call):
-    call.check(StagedCurve)
+def test_wrong_wsd():
+    with raises(ValueError, "total_steps = 0", in_range(1, MAX_STEP)):
+        wsd(total_steps=0)
+    with raises(TypeError, "warmup_steps = 0.2", "such as '2%'"):
+        wsd(warmup_steps=0.2)
+    with raises(TypeError, "decay_steps = 'rest'", "such as '2%'"):
+        wsd(decay_steps="rest")
+    with raises(ValueError, "decay_steps = -1", in_range(0, MAX_STEP)):
+        wsd(decay_steps=-1)
+    with raises(ValueError, "warmup_steps + decay_steps = 5 + 5 must be at most total_steps = 9"):
+        wsd(warmup_steps="60%", decay_steps=5)
+    with raises(ValueError, "decay_shape = None", A_SHAPE):
+        wsd(decay_shape=None)
+    with raises(ValueError, "min_lr_ratio = 1.5", IN_0_TO_1):
+        wsd(min_lr_ratio=1.5)
+    with raises(ValueError, "start = -0.1", IN_0_TO_1):
+        wsd(start=-0.1)
 
 
 @pytest.mark.parametrize("shape", SAMPLES_ABOVE_ZERO)
@@ -50,48 +44,23 @@ def test_shape_of_a_decay_to_0(shape):
 # Points.
 
 
-def through(points, error, *parts):
-    return Call("through", (points,), error, parts)
+def test_wrong_points():
+    with raises(TypeError, "points = {0: 1.0}", "sequence of pairs (step, level)"):
+        StagedCurve.through({0: 1.0})
+    with raises(ValueError, "points = [(0, 1.0)]", "at least two points"):
+        StagedCurve.through([(0, 1.0)])
+    with raises(ValueError, "points[1].step = 0", in_range(1, MAX_STEP)):
+        StagedCurve.through([(0, 1.0), (0, 0.5)])
+    with raises(ValueError, "points[0].step = 5 must be 0, the first step"):
+        StagedCurve.through([(5, 1.0), (9, 1)])
+    with raises(ValueError, "points[2].step = 4", in_range(5, MAX_STEP)):
+        StagedCurve.through([(0, 1.0), (5, 1.0), (4, 0.5), (9, 1.0)])
+    with raises(ValueError, "points[1].level = 1.5", IN_0_TO_1):
+        StagedCurve.through([(0, 1.0), (5, 1.5)])
+    with raises(TypeError, "points[0] = np.float64(0.0) must be a pair (step, level)"):
+        StagedCurve.through(np.zeros(5))
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        through({0: 1.0}, TypeError, "points = {0: 1.0}", "sequence of pairs (step, level)"),
-        through([(0, 1.0)], ValueError, "points = [(0, 1.0)]", "at least two points"),
-        through([(0, 1.0), (5.0, 0)], TypeError, "points[1].step = 5.0", "integer"),
-        through(
-            [(0, 1.0), (2**31, 0.5)],
-            ValueError,
-            f"points[1].step = {2**31}",
-            "be at most 2147483647. To count samples",
-        ),
-        through([(0, 1.0), (0, 0.5)], ValueError, "points[1].step = 0", "lie in 1 … 2147483647"),
-        through([(5, 1.0), (9, 1)], ValueError, "points[0].step = 5 must be 0, the first step"),
-        through(
-            [(0, 1.0), (5, 1.0), (4, 0.5), (9, 1.0)],
-            ValueError,
-            "points[2].step = 4",
-            "lie in 5 … 2147483647",
-        ),
-        through([(0, 1.0), (5, "0.5")], TypeError, "points[1].level = '0.5'", "number"),
-        through([(0, 1.0), (5, 1.5)], ValueError, "points[1].level = 1.5", "lie in [0, 1]"),
-        through(np.zeros(5), TypeError, "points[0] = np.float64(0.0) must be a pair"),
-        through(np.zeros((5, 2), bool), TypeError, "points[0].step = np.False_", "integer"),
-    ],
-    ids=name_of,
-)
-def test_wrong_points(call):
-    call.check(StagedCurve)
-
-
-@pytest.mark.parametrize("point", NOT_PAIRS, ids=repr)
-@wrong(TypeError, "points[1] = {point}", "pair (step, level)")
-def test_point_that_is_not_a_pair(point):
-    StagedCurve.through([(0, 1.0), point])
-
-
-@pytest.mark.parametrize("step", [0.5, nan, inf])
-@wrong(TypeError, "points[1].step = np.float32({step}) must be an integer")
-def test_step_in_an_array_of_floats(step):
-    StagedCurve.through(np.array([(0, 1), (step, 1)], np.float32))
+@wrong(TypeError, f"points[1].step = np.float32(0.5) {AN_INTEGER}")
+def test_step_in_an_array_of_floats():
+    StagedCurve.through(np.array([(0, 1), (0.5, 1)], np.float32))

@@ -5,8 +5,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
-from support.curves.strategies import MAX_STEP
+from support.curves.strategies import MAX_STEP, randoms
 from support.examples import examples
 from support.numerics.borders import steps_near_midpoints
 from support.numerics.oracle import (
@@ -19,7 +20,6 @@ from support.numerics.oracle import (
 from support.numerics.shapes import SAMPLES, SAMPLES_ABOVE_ZERO
 
 from plateau_jax import StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.shapes.known_shapes import SHAPES
 
 
@@ -124,7 +124,7 @@ def test_flat_parts_are_flat(case):
 
 
 @examples(140)
-@given(descriptions(scaled=True), st.randoms())
+@given(descriptions(scaled=True), randoms)
 def test_stages_are_monotone_and_within_0_and_1(description, random):
     curve = build(description)
     oracle = Oracle(description)
@@ -147,7 +147,7 @@ def test_stages_are_monotone_and_within_0_and_1(description, random):
 
 def check_stage(length, start, end, shape):
     """Check that a stage between tiny levels is monotone, and exact at both ends."""
-    with suppress_warnings():
+    with ignore_curve_warnings():
         curve = StagedCurve([(length, end, shape)], start=start)
     for first in (0, length // 4, length // 2 - 500, length - 1000):
         steps = np.arange(first, first + 1001).clip(0, MAX_STEP)
@@ -176,7 +176,7 @@ def test_border_of_tiny_levels_does_not_rise():
     """The first stage ends where the second begins, to the last bit of both."""
     first = 2.182832815997069e-16
     second = 2.034716295652536e-16
-    with suppress_warnings():
+    with ignore_curve_warnings():
         curve = StagedCurve([(130, second), (130, 0.0)], start=first)
     check_monotone(curve(range(261)), first, 0.0)
 

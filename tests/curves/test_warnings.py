@@ -10,10 +10,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from support.curve_warnings import ignore_curve_warnings
 from support.schedulers.runs import optimizer_with
 
 from plateau_jax import Curve, CurveWarning, PlateauCurve, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from torch_bridge import lambda_lr
 
 
@@ -221,7 +221,7 @@ def test_mistakes_in_a_file():
 
 
 def test_saved_curves_stay_silent():
-    with suppress_warnings():
+    with ignore_curve_warnings():
         curve = PlateauCurve(100, plateaus=[(0.5, 0.3)], min_lr_ratio=1e-5)
     branch = curve.cooldown(50, 10).then(StagedCurve([(9, 1.0)]))
     scheduler = lambda_lr(optimizer_with([0.1, 0.2]), [curve, branch])

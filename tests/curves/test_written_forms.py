@@ -8,18 +8,23 @@ import numpy as np
 import pytest
 from curves.text_counts import text_and_integers
 from hypothesis import given, strategies as st
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
-from support.curves.strategies import MAX_STEP, magnitudes, words
+from support.curves.strategies import (
+    MAX_STEP,
+    draw_magnitude,
+    draw_ratio,
+    draw_shape,
+    magnitudes,
+    randoms,
+)
 from support.examples import examples
 from support.numerics.oracle import as_written, is_nearest_float32
 from support.numerics.shapes import SHAPES_ALLOWING_ZERO, WITH_POWER
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.shapes.known_shapes import SHAPES
-
-randoms = st.randoms(use_true_random=False)
 
 
 def assert_same(curve, *rewritten):
@@ -83,7 +88,7 @@ def test_stages_in_shares_are_those_in_steps(description, random):
         "total_steps": total,
         "start": start,
     }
-    with suppress_warnings():  # about the drawn levels
+    with ignore_curve_warnings():  # about the drawn levels
         curve = StagedCurve(rewritten, start=start, total_steps=total)
         assert_same(build(description), curve, Curve.from_dict(saved))
 
@@ -92,7 +97,7 @@ def test_stages_in_shares_are_those_in_steps(description, random):
 def test_warmup_in_percent_is_that_in_steps(chosen, random):
     percentage = percentage_of(chosen["warmup_steps"], chosen["total_steps"], random)
     rewritten = {**chosen, "warmup_steps": percentage}
-    with suppress_warnings():  # about the drawn ratios
+    with ignore_curve_warnings():  # about the drawn ratios
         saved = Curve.from_dict({"kind": "plateau", **rewritten})
         assert_same(build(chosen), PlateauCurve(**rewritten), saved)
 
@@ -102,7 +107,7 @@ def test_percentages_are_rounded_down(total, percentage):
     with localcontext(prec=200):
         steps = int((percentage * total / 100).to_integral_value(ROUND_FLOOR))
     share = f"{percentage}%"
-    with suppress_warnings():
+    with ignore_curve_warnings():
         staged = StagedCurve([(share, 1.0), ("rest",)], start=0.5, total_steps=total)
         assert [stage.steps for stage in staged.stages] == [steps, total - steps]
         if steps < total:
@@ -149,7 +154,7 @@ def with_letters(chosen, random):
 @given(descriptions(range(4), depth=0, kind="plateaus"), randoms)
 def test_steps_with_letters_are_those_without(chosen, random):
     rewritten = with_letters(chosen, random)
-    with suppress_warnings():  # about the drawn ratios
+    with ignore_curve_warnings():  # about the drawn ratios
         saved = Curve.from_dict({"kind": "plateau", **rewritten})
         assert_same(build(chosen), PlateauCurve(**rewritten), saved)
 
@@ -171,14 +176,14 @@ def test_text_is_read_alike_in_files_and_in_python():
 # Warmup, stable, decay.
 
 
-@given(words(10), randoms)
-def test_wsd_is_its_three_stages(read, random):
-    total = read.magnitude(1, MAX_STEP)
-    warmup = read.one_of((0, total, read.magnitude(0, total)))
-    decay = read.one_of((0, total - warmup, read.magnitude(0, total - warmup)))
-    lowest = read.ratio()
-    start = read.one_of((0.0, read.ratio()))
-    shape = read.shape(SHAPES)
+@given(randoms)
+def test_wsd_is_its_three_stages(random):
+    total = draw_magnitude(random, 1, MAX_STEP)
+    warmup = random.choice((0, total, draw_magnitude(random, 0, total)))
+    decay = random.choice((0, total - warmup, draw_magnitude(random, 0, total - warmup)))
+    lowest = draw_ratio(random)
+    start = random.choice((0.0, draw_ratio(random)))
+    shape = draw_shape(random, SHAPES)
     if lowest == 0 and shape not in SHAPES_ALLOWING_ZERO:
         shape = "1-sqrt"
     stages = [(warmup, 1.0), (total - warmup - decay,), (decay, lowest, shape)]
@@ -198,29 +203,29 @@ def test_wsd_is_its_three_stages(read, random):
 
 
 def check_wsd(expected, options):
-    with suppress_warnings():  # about the drawn ratio
+    with ignore_curve_warnings():  # about the drawn ratio
         assert_same(expected, StagedCurve.wsd(**options))
 
 
 # Points.
 
 
-def read_points(read):
-    """Return points with levels of every magnitude, of which some are equal, and with jumps."""
-    points = [(0, float(read.ratio()))]
-    for _ in range(1 + read.below(60)):
+def draw_points(random):
+    """Draw points with levels of every magnitude, of which some are equal, and with jumps."""
+    points = [(0, float(draw_ratio(random)))]
+    for _ in range(random.randint(1, 60)):
         step, level = points[-1]
-        kind = read.below(4)
+        kind = random.randrange(4)
         if kind != 0:
-            most = min(MAX_STEP - step - 1, 10 ** read.below(10))
-            step += read.magnitude(0, most)
+            most = min(MAX_STEP - step - 1, 10 ** random.randrange(10))
+            step += draw_magnitude(random, 0, most)
         if kind != 1:
-            level = float(read.ratio())
+            level = float(draw_ratio(random))
         points.append((step, level))
     last = points[-1][0] + 1
-    points.append((last, float(read.ratio())))
-    if read.below(2):
-        points.append((last, float(read.ratio())))
+    points.append((last, float(draw_ratio(random))))
+    if random.random() < 0.5:
+        points.append((last, float(draw_ratio(random))))
     return points
 
 
@@ -234,12 +239,12 @@ def stages_through(points):
     return {"stages": stages, "start": points[0][1]}
 
 
-POINTS = words(250).map(read_points)
+POINTS = randoms.map(draw_points)
 
 
 @given(POINTS)
 def test_curve_through_points_is_exact_at_them(points):
-    with suppress_warnings():  # about the drawn levels
+    with ignore_curve_warnings():  # about the drawn levels
         curve = StagedCurve.through(points)
     staged = build(stages_through(points))
     assert_same(staged, curve)
@@ -263,7 +268,7 @@ def test_points_may_be_arrays_and_iterators(points):
         [(np.int64(step), np.float64(level)) for step, level in points],
         zip(np.array(steps), np.array(levels), strict=True),
     ]
-    with suppress_warnings():
+    with ignore_curve_warnings():
         curve = StagedCurve.through(points)
         assert_same(curve, *map(StagedCurve.through, forms))
 

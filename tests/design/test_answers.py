@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, strategies as st
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
 from support.design.design import PEAK, answer_about, describe_curve, run_copied
 from support.examples import examples
 from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.tools.design.answers import (
     compare_valid_curves,
     describe_curves,
@@ -187,7 +187,7 @@ def name_and_curve(handle):
 def curve_after_move(handle, arguments):
     """Return the moved curve; None if it isn't valid, or if its constructor sorted the plateaus."""
     try:
-        with suppress_warnings():  # about drawn plateaus
+        with ignore_curve_warnings():  # about drawn plateaus
             moved = Curve.from_dict(arguments)
     except ValueError as error:
         # Such as a warmup that reaches into a plateau in steps; or a plateau without which the
@@ -394,7 +394,7 @@ def test_warmup_ends_where_the_curve_stops_rising(description):
 
 WARM = PlateauCurve(10_000, warmup_steps=500, init_lr_ratio=0.25, warmup_shape="cosine")
 STABLE_AND_COOLDOWN = StagedCurve([(500, 1.0), (6_000,), (3_500, 0.0)])
-with suppress_warnings():
+with ignore_curve_warnings():
     ZEROS = StagedCurve([(10_000,)])
 
 

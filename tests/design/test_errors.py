@@ -1,6 +1,8 @@
 """What the design page says about a wrong curve, peak or log, and at which field."""
 
 import pytest
+from support.curves.strategies import MAX_STEP
+from support.curves.wrong_values import A_MAPPING, A_NUMBER, in_range
 from support.design.design import PEAK, answer_about, fault_of
 from support.forecasts.logs import LOSSES, STEPS, csv_of, opened
 
@@ -23,7 +25,7 @@ def inner_curve(curve):
 @pytest.mark.parametrize(
     ("curve", "path", "message"),
     [
-        ({**GOOD, "total_steps": 0}, ("total_steps",), "total_steps = 0 must lie in 1"),
+        ({**GOOD, "total_steps": 0}, ("total_steps",), f"total_steps = 0 {in_range(1, MAX_STEP)}"),
         (
             {**GOOD, "plateaus": [[0, 10], [3, 200]]},
             ("plateaus", 1),
@@ -32,7 +34,7 @@ def inner_curve(curve):
         (
             {**GOOD, "plateaus": [[0, None]]},
             ("plateaus", 0, 1),
-            "plateaus[0].duration = None must be a number",
+            f"plateaus[0].duration = None {A_NUMBER}",
         ),
         (
             {**STAGES, "stages": [[3, 1], ["x", 1]]},
@@ -60,7 +62,7 @@ def test_innermost_fault_stands_at_its_field(curve, path, message):
 )
 def test_number_instead_of_a_curve(curve, path):
     fault = fault_of({"curve": curve, "peak": PEAK})
-    assert " = 5 must be a mapping" in fault["message"]
+    assert f" = 5 {A_MAPPING}" in fault["message"]
     assert fault["path"] == path
 
 

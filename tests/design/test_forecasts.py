@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from numpy.testing import assert_allclose
+from support.curve_warnings import ignore_curve_warnings
 from support.examples import examples
 from support.forecasts.logs import CURVE, LOSSES, PEAK, RUN, STEPS, csv_of, opened, rows_of
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.tools.design.answers import compare_valid_curves
 
 WSD = PlateauCurve(2000, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
@@ -64,7 +64,7 @@ def test_columns_of_a_log_are_chosen():
     assert run["losses"][0] == LOSSES[0] + 1
     assert run["peak"] == 1e-3
     assert run["lrs_from"] == 20
-    with suppress_warnings():
+    with ignore_curve_warnings():
         curve = Curve.from_dict(run["curve"])
     assert curve(STEPS) * 1e-3 == pytest.approx(lrs, abs=1e-8)
 
@@ -142,7 +142,7 @@ def test_differences_are_those_of_a_comparison():
 
 
 def test_rejected_curves_do_not_hide_the_others():
-    with suppress_warnings():
+    with ignore_curve_warnings():
         zeros = StagedCurve([(1000,)], start=0.0)
     _, answers = forecast(
         [run_of(TEXT)],

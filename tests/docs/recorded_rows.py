@@ -1,10 +1,8 @@
 """The rows of docs/other_schedulers.md, and their recorded runs."""
 
 import ast
-import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,35 +14,6 @@ from plateau_jax import Curve, PlateauCurve, StagedCurve
 PAGE = ROOT / "docs" / "other_schedulers.md"
 PEAKS = ("peak", "learning_rate", "lr")
 """The names of the peak in different libraries."""
-
-FITS = (
-    # A run, a cycle and an epoch have at least one update.
-    "total >= 1",
-    "max_steps >= 1",
-    "num_train_steps >= 1",
-    "num_iterations >= 1",
-    "lr_decay_iters >= 1",
-    "period >= 1",
-    "timescale is None or timescale >= 1",
-    # A warmup is below the length of the run.
-    "warmup < total",
-    "warmup_steps < total",
-    "warmup < num_train_steps",
-    "warmup_iters < lr_decay_iters",
-    "lr_warmup_steps < max_steps",
-    (
-        "lr_warmup_steps * (global_batch_size // devices // micro_batch_size)"
-        " < max_tokens // devices // (micro_batch_size * max_seq_length)"
-    ),
-    # All phases together are at most as long as the run.
-    "warmup + decay <= total",
-    "warmup + decay <= num_train_steps",
-    "warmup_steps + round(warmdown_ratio * num_iterations) <= num_iterations",
-    "first < second",
-)
-"""Conditions on lengths, besides those that a row states: lengths fit into the run, and drops
-follow one another. A condition applies to the rows that have all its options."""
-
 
 # The tables of the pages.
 
@@ -84,16 +53,6 @@ def assigned_names(code: str) -> set[str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
     return names
-
-
-@cache
-def read_names(condition: str) -> set[str]:
-    """Return the options that a condition reads."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(condition)):
-        if isinstance(node, ast.Name):
-            names.add(node.id)
-    return names - vars(builtins).keys()
 
 
 def originals_in(text: str, code: tuple[str, ...]) -> list[str]:
@@ -183,12 +142,6 @@ class RowValues:
         if self.counts_before_an_update:
             return ends[1:]
         return ends[:-1]
-
-    def fits(self) -> bool:
-        """Return True if the lengths fit together."""
-        options = self.settings.keys()
-        conditions = [condition for condition in FITS if read_names(condition) <= options]
-        return all(eval(condition, dict(self.settings)) for condition in conditions)
 
     def is_allowed(self) -> bool:
         """Return True if the values satisfy what the row requires."""

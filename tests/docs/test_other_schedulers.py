@@ -5,25 +5,17 @@ product. Originals that use optax or `jax.numpy` compute in float32, with errors
 the peak; the others compute in float64.
 """
 
-from dataclasses import replace
-from itertools import product
-
 import numpy as np
 import pytest
 from docs.recorded_rows import ALL_ROWS, CASES, PAGE, ROWS
 from support.docs.pages import sections
-from support.peers.record import INSTALLED, levels, read_record, record
+from support.peers.record import read_record
 from support.schedulers.runs import lrs_of, optimizer_with
 
 from torch_bridge import DataClock, lambda_lr
 
 pytestmark = [
     pytest.mark.slow,
-    # Short runs and steps past the end warn; these warnings have their own tests.
-    pytest.mark.filterwarnings("ignore:plateaus:plateau_jax.CurveWarning"),
-    pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
-    pytest.mark.filterwarnings("ignore:stages have levels:plateau_jax.CurveWarning"),
-    pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning"),
     # The scheduler goes before the optimizer where OLMo-core's does, as the page says.
     pytest.mark.filterwarnings("ignore:Detected call of .lr_scheduler.step:UserWarning"),
 ]
@@ -98,79 +90,6 @@ def assert_recorded(case):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_curves_give_the_recorded_learning_rates(case):
     assert_recorded(case)
-
-
-# Short lengths.
-
-LENGTHS = {
-    "decay",
-    "first",
-    "lr_decay_iters",
-    "lr_warmup_steps",
-    "max_steps",
-    "num_iterations",
-    "num_train_steps",
-    "period",
-    "second",
-    "steps",
-    "timescale",
-    "total",
-    "warmup",
-    "warmup_iters",
-    "warmup_steps",
-}
-"""Options that count updates, samples or epochs."""
-
-
-def short_cases(row):
-    """Yield the cases of a row with every combination of short lengths that the row allows."""
-    drawn = []
-    for case in CASES:
-        if case.row is not row:
-            continue
-        lengths = [
-            name
-            for name in sorted(LENGTHS & case.settings.keys())
-            if isinstance(case.settings[name], int)
-        ]
-        options = {name: case.settings[name] for name in case.settings if name not in lengths}
-        if options in drawn:
-            continue
-        drawn.append(options)
-        for values in product(range(4), repeat=len(lengths)):
-            short = dict(zip(lengths, values, strict=True))
-            short_case = replace(case, settings=options | short, levels=[], raises="")
-            if short_case.fits() and short_case.is_allowed():
-                yield short_case
-
-
-LONG = {"Muon's momentum"}
-"""Originals that have hundreds of updates in their formula."""
-
-
-@pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: f"{row.library}-{row.original}")
-def test_a_curve_exists_for_all_lengths_that_a_row_allows(row):
-    built = 0
-    for case in short_cases(row):
-        try:
-            case.curve()
-        except Exception as error:
-            error.add_note(f"the row allows {case.settings}")
-            raise
-        built += 1
-    assert built or row.original in LONG
-
-
-@pytest.mark.parametrize(
-    "row",
-    [row for row in ROWS.values() if row.library in INSTALLED],
-    ids=lambda row: f"{row.library}-{row.original}",
-)
-def test_short_curves_give_the_learning_rates_of_the_original(row):
-    for case in short_cases(row):
-        recorded = {"levels": [0.0] * 14}
-        record(recorded, levels(row.library, row.original, case.settings))
-        assert_recorded(replace(case, **recorded))
 
 
 def differs_past_the_end(case):

@@ -32,9 +32,6 @@ import torch_bridge
 from torch_bridge import Checkpoints
 
 IGNORED_WARNINGS = {
-    "Continue a run that began with the Trainer's own scheduler": (
-        "ignore:state_dict was saved by a scheduler without a curve:plateau_jax.CurveWarning"
-    ),
     "Read a checkpoint without this library": "ignore:torch.distributed is disabled:UserWarning",
 }
 """Warnings that the page announces, by heading."""
@@ -114,6 +111,11 @@ def test_sections_run(program, tmp_path, monkeypatch, capsys):
         # It finds the files of its first run, and overwrites them or resumes.
         run_program(program.code, tmp_path)
         assert_prints_what_it_shows(program, capsys.readouterr().out)
+
+
+def test_sections_named_here_are_programs():
+    headings = {program.heading for program in pages.programs()}
+    assert {*IGNORED_WARNINGS, *COMPARED_ELSEWHERE, *FIGURES_DIFFER} - headings == set()
 
 
 def test_programs_show_errors_by_printing_them():

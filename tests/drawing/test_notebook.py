@@ -27,6 +27,13 @@ class ParsedHtml:
         self.html = curve._repr_html_()
         self.root = ElementTree.fromstring(self.html)
         (self.svg,) = self.root.iter(f"{SVG}svg")
+        # The plot in pixels, from the left and from the top.
+        lines = self.elements("line")
+        heights = [float(line.get("y1")) for line in lines]
+        self.left = float(lines[0].get("x1"))
+        self.right = float(lines[0].get("x2"))
+        self.top = min(heights)
+        self.bottom = max(heights)
 
     def elements(self, name):
         return list(self.svg.iter(f"{SVG}{name}"))
@@ -62,20 +69,19 @@ def test_line_and_table_match_the_curve(description):
     across, _ = points.T
     assert np.all(np.diff(across) >= 0)
     assert min(curve.total_steps, 600) < len(points) < 10_000
-    check_points(points, curve)
+    check_points(shown, curve)
 
 
-def check_points(points, curve):
+def check_points(shown, curve):
     """Check that points lie on the curve, at a step that rounds to them or between two steps."""
     borders = np.concatenate([curve.table.begin - 1, curve.table.begin])
     highest = float(curve(borders).max()) or 1.0
-    left = points[0, 0]
-    right = points[-1, 0]
-    bottom = 190
-    pixel = curve.total_steps / (right - left)
+    pixel = curve.total_steps / (shown.right - shown.left)
+    level_of_pixel = highest / (shown.bottom - shown.top)
+    points = shown.points
     for x, y in points[:: len(points) // 40 + 1].tolist():
-        step = (x - left) * pixel
-        level = (bottom - y) / 180 * highest
+        step = (x - shown.left) * pixel
+        level = (shown.bottom - y) * level_of_pixel
         around = np.linspace(step - pixel, step + pixel, 33).astype(np.int64)
         near_borders = borders[np.abs(borders - step) <= pixel]
         values = curve(np.concatenate([around, near_borders]))
@@ -84,15 +90,16 @@ def check_points(points, curve):
 
 
 def test_warmup_and_plateaus_are_shaded_in_place():
-    warmup, first, second = ParsedHtml(TWO_PLATEAUS).elements("rect")
-    check_span(warmup, "warmup", 0, 100)
-    check_span(first, "plateau", 550, 180)
-    check_span(second, "plateau", 820, 90)
+    shown = ParsedHtml(TWO_PLATEAUS)
+    warmup, first, second = shown.elements("rect")
+    check_span(shown, warmup, "warmup", 0, 100)
+    check_span(shown, first, "plateau", 550, 180)
+    check_span(shown, second, "plateau", 820, 90)
 
 
-def check_span(rectangle, kind, begin, length):
-    pixels_per_step = 620 / 1000
-    left = 50 + begin * pixels_per_step
+def check_span(shown, rectangle, kind, begin, length):
+    pixels_per_step = (shown.right - shown.left) / 1000
+    left = shown.left + begin * pixels_per_step
     width = length * pixels_per_step
     assert rectangle.get("class") == kind
     assert float(rectangle.get("x")) == pytest.approx(left, abs=0.1)
@@ -114,8 +121,8 @@ def test_long_curve_has_short_html():
     assert "The table shows the first 200 of 3000 segments." in text
     assert len(shown.elements("rect")) == 200
     assert 4000 < len(shown.points) <= 5000
-    assert shown.points[0, 0] == 50
-    assert shown.points[-1, 0] == 670
+    assert shown.points[0, 0] == shown.left
+    assert shown.points[-1, 0] == shown.right
 
 
 def test_text_and_axes_use_page_colour():

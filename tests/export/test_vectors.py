@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
 from support.docs.pages import ROOT
 from support.examples import examples
@@ -16,7 +17,6 @@ from support.golden.curves import CURVES
 from support.schedulers.runs import peaks
 
 from plateau_jax import Curve, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.tools.export.vectors import vectors_as_json
 
 PEAK = 3e-4
@@ -45,7 +45,7 @@ def test_vectors_are_the_values_of_the_curve(cases, peak):
     assert content["peak"] == np.float32(peak)
     for description, entry in zip(cases, content["curves"], strict=True):
         curve = build(description)
-        with suppress_warnings():
+        with ignore_curve_warnings():
             assert Curve.from_dict(entry["curve"]) == curve
         for vector in entry["vectors"]:
             step = vector["step"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.curves.wrong_values import A_NUMBER, at_least, in_range
 from support.forecasts.logs import CURVE, PEAK, STEPS, kept_losses, logged, rows_of, with_losses
 from support.wrong import wrong
 
@@ -39,7 +40,7 @@ def test_repeated_step():
     make_run(steps=[1, 3, 3])
 
 
-@wrong(ValueError, "steps[0] = 0 must be at least 1")
+@wrong(ValueError, f"steps[0] = 0 {at_least(1)}")
 def test_loss_before_the_first_update():
     make_run(steps=[0, 1, 2])
 
@@ -146,12 +147,12 @@ def read_with_last_row(**cells):
 
 
 @pytest.mark.parametrize("cell", ["true", True, "1,234", 2j, pytest.param(10**400, id="large"), {}])
-@wrong(ValueError, "the log, row 51: loss = ", "must be a number")
+@wrong(ValueError, "the log, row 51: loss = ", A_NUMBER)
 def test_loss_that_is_not_a_number(cell):
     read_with_last_row(loss=cell)
 
 
-@wrong(ValueError, "the log, row 51: step = 'x' must be a number")
+@wrong(ValueError, f"the log, row 51: step = 'x' {A_NUMBER}")
 def test_step_that_is_not_a_number():
     read_with_last_row(step="x")
 
@@ -353,12 +354,12 @@ def fit(forecasting_fit):
     assert forecasting_fit.predict(CURVE) == forecast
 
 
-@wrong(ValueError, "steps = [0] must lie in 1 … total_steps = 1000")
+@wrong(ValueError, "steps = [0]", in_range(1, "total_steps = 1000"))
 def test_forecast_before_the_first_update(fit):
     fit.losses(CURVE, [0])
 
 
-@wrong(ValueError, "steps = 1001 must lie in 1")
+@wrong(ValueError, "steps = 1001", in_range(1, "total_steps = 1000"))
 def test_forecast_after_the_end(fit):
     fit.losses(CURVE, 1001)
 

@@ -11,11 +11,11 @@ from forecasts.loss_oracle import LossOracle, N, S, lrs_of
 from hypothesis import given, strategies as st
 from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
+from support.curve_warnings import ignore_curve_warnings
 from support.examples import examples
 from support.forecasts.logs import LARGEST_LOSS, logged, losses_of
 
 from plateau_jax import LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.arguments.curve_warning import suppress_warnings
 
 mpl.use("agg")
 
@@ -54,7 +54,7 @@ def trained(draw):
     errors = 1e-3 * np.random.default_rng(seed).standard_normal(len(steps))
     losses = floor + scale * decrease + noise * increase
     losses *= 1 + errors
-    with suppress_warnings():  # the first losses of a warmup may look like perplexities
+    with ignore_curve_warnings():  # the first losses of a warmup may look like perplexities
         return LossRun(curve, peak, steps, losses)
 
 

@@ -5,13 +5,13 @@ import pytest
 from forecasts.loss_oracle import N, S, lrs_of
 from hypothesis import assume, given, strategies as st
 from numpy.testing import assert_allclose
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import can_join
 from support.numerics.shapes import SAMPLES
 
 from plateau_jax import PlateauCurve, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.tools.forecasts.loss_law import schedule_sums
 from plateau_jax.tools.theory.curve_parts import largest_multiplier
 
@@ -67,7 +67,7 @@ def lines_between(total, count):
     borders = np.linspace(0, total, count + 1).astype(int)
     steps = np.diff(borders)
     stages = list(zip(steps.tolist(), levels.tolist(), strict=True))
-    with suppress_warnings():
+    with ignore_curve_warnings():
         return StagedCurve(stages)
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import descriptions
 from support.examples import examples
 from support.forecasts.logs import rows_of
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve, compare_log
-from plateau_jax.arguments.curve_warning import suppress_warnings
 
 PEAK = 6e-4
 COSINE = PlateauCurve(1_000, warmup_steps=100, min_lr_ratio=0.1)
@@ -302,7 +302,7 @@ def test_a_fault_of_a_log_that_counts_from_one_is_listed_too():
 @given(descriptions(range(4), depth=0, kind="plateaus"), st.integers(0, 199))
 def test_a_log_that_leaves_a_curve_of_any_kind(arguments, seed):
     """Learning rates at random: no fault gives them, and the report is not an error."""
-    with suppress_warnings():
+    with ignore_curve_warnings():
         curve = PlateauCurve(**arguments)
         if not 4 <= curve.total_steps <= 100_000:
             curve = COSINE

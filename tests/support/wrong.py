@@ -1,20 +1,47 @@
-"""A wrong program is a test: a function under the decorator `wrong`.
+"""Wrong programs: a test under the decorator `wrong`, or one call under `with raises`.
 
 @pytest.mark.parametrize("batch_size", [0, -1])
 @wrong(ValueError, "batch_size = {batch_size}", "at least 1")
 def test_batch_size_below_one(batch_size):
     make_loader(range(8), batch_size)
+
+
+def test_wrong_part(curve):
+    with raises(ValueError, "start = -1", "lie in 0 … 999"):
+        curve.part(-1)
 """
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from support.trees import assert_equal_trees
 
 Program = Callable[..., object]
+
+
+@contextmanager
+def raises(
+    error: type[Exception], *parts: str, unchanged: Iterable[object] = ()
+) -> Generator[None]:
+    """Check that the program under `with` ends with this error.
+
+    Args:
+        error: The exact type.
+        *parts: What the message contains.
+        unchanged: What the program must not change.
+    """
+    before = [(value, _state_of(value)) for value in unchanged]
+    with pytest.raises(error) as caught:
+        yield
+    assert type(caught.value) is error
+    for part in parts:
+        assert part in str(caught.value)
+    for value, state in before:
+        assert_equal_trees(_state_of(value), state, type(value).__name__)
 
 
 def wrong(error: type[Exception], *parts: str) -> Callable[[Program], Program]:
@@ -31,15 +58,9 @@ def wrong(error: type[Exception], *parts: str) -> Callable[[Program], Program]:
         # pytest sees the signature of the program, and passes its fixtures and parameters.
         @functools.wraps(program)
         def test(**arguments: Any) -> None:
-            before = _states_of(arguments)
-            with pytest.raises(error) as caught:
+            filled_in = [_filled_in(part, arguments) for part in parts]
+            with raises(error, *filled_in, unchanged=arguments.values()):
                 program(**arguments)
-            assert type(caught.value) is error
-            message = str(caught.value)
-            for part in parts:
-                assert _filled_in(part, arguments) in message
-            for name, state in _states_of(arguments).items():
-                assert_equal_trees(state, before[name], name)
 
         return test
 
@@ -52,11 +73,7 @@ def _filled_in(part: str, arguments: dict[str, Any]) -> str:
     return part
 
 
-def _states_of(arguments: dict[str, Any]) -> dict[str, Any]:
-    states: dict[str, Any] = {}
-    for name, value in arguments.items():
-        if hasattr(value, "state_dict") and not isinstance(value, type):
-            states[name] = copy.deepcopy(value.state_dict())
-        else:
-            states[name] = repr(value)
-    return states
+def _state_of(value: Any) -> Any:
+    if hasattr(value, "state_dict") and not isinstance(value, type):
+        return copy.deepcopy(value.state_dict())
+    return repr(value)

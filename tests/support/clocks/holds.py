@@ -6,13 +6,14 @@ product.
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from random import Random
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from support.clocks.rules import VALUES, any_rule, simulation_of
 from support.curves.descriptions import build
-from support.curves.strategies import Words, words
+from support.curves.strategies import randoms
 from torch import Tensor, nn
 
 from plateau_jax import Curve, DataClock, HoldBelow, HoldUntilFlat, StagedCurve
@@ -58,42 +59,35 @@ rules = st.lists(any_rule, min_size=1, max_size=3)
 
 def metrics(count: int) -> st.SearchStrategy[list[Any]]:
     """Draw `count` float32; many are equal, at a rule's threshold or next to it, or not finite."""
-    return words(count).map(_metrics)
+
+    def draw_metrics(random: Random) -> list[Any]:
+        return [_draw_metric(random) for _ in range(count)]
+
+    return randoms.map(draw_metrics)
 
 
-def _metrics(read: Words) -> list[Any]:
-    return [_metric(bits) for bits in read.words]
+_LARGEST = np.finfo(np.float32).max
+_EXTREMES = (np.nan, np.inf, -np.inf, _LARGEST, -_LARGEST, -0.0)
 
 
-def _metric(bits: int) -> Any:
-    rest, kind = divmod(bits, 16)
-    index = rest % len(VALUES)
-    value = np.float32(VALUES[index])
-    rest //= len(VALUES)
+def _draw_metric(random: Random) -> Any:
+    kind = random.randrange(16)
+    value = np.float32(random.choice(VALUES))
+    threshold = random.choice((1e-4, 0.1, 0.3, 1 / 3, 0.5))
     if kind == 0:
-        return _extreme_metric(rest)
+        return np.float32(random.choice(_EXTREMES))
     if kind < 8:
         return value
     if kind < 10:
-        return _near(value * np.float32(1 - _threshold(rest)), rest)
+        return _draw_near(random, value * np.float32(1 - threshold))
     if kind < 12:
-        return _near(value - np.float32(_threshold(rest)), rest)
-    return np.float32(rest % 2**24 / 2**23 - 0.5)
+        return _draw_near(random, value - np.float32(threshold))
+    return np.float32(random.randrange(2**24) / 2**23 - 0.5)
 
 
-def _extreme_metric(bits: int) -> Any:
-    largest = np.finfo(np.float32).max
-    extremes = (np.nan, np.inf, -np.inf, largest, -largest, -0.0)
-    return np.float32(extremes[bits % len(extremes)])
-
-
-def _threshold(bits: int) -> float:
-    return (1e-4, 0.1, 0.3, 1 / 3, 0.5)[bits % 5]
-
-
-def _near(value: Any, bits: int) -> Any:
-    """Return the value or one of its neighbors, but none that XLA would flush to zero."""
-    direction = np.float32((-1, 0, 1)[bits // 5 % 3])
+def _draw_near(random: Random, value: Any) -> Any:
+    """Draw the value or one of its neighbors, but none that XLA would flush to zero."""
+    direction = np.float32(random.choice((-1, 0, 1)))
     near = np.nextafter(value, value + direction)
     if 0 < abs(near) < _SMALL:
         return np.copysign(_SMALL, near)

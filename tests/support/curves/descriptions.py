@@ -1,23 +1,25 @@
 """Plain data that describe curves of every kind, for the oracle; built, and drawn by hypothesis."""
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.curve_warnings import ignore_curve_warnings
 from support.curves.strategies import (
     MAX_STEP,
     SMALLEST_NORMAL,
-    Words,
-    magnitude,
-    read_arguments,
-    words,
+    draw_arguments,
+    draw_magnitude,
+    draw_ratio,
+    draw_shape,
+    randoms,
 )
 from support.numerics.oracle import Description, Oracle, are_equal, as_written, can_join
 
 from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.staged_curve import Stage
 from plateau_jax.shapes.known_shapes import SHAPES
 
@@ -28,7 +30,7 @@ CurveAndSteps = tuple[Curve, NDArray[np.int32]]
 
 
 # Drawn levels and percentages may look like mistakes, and a cooldown may begin at 0.
-@suppress_warnings()
+@ignore_curve_warnings()
 def build(description: Description) -> Curve:
     """Build the described curve through the public interface."""
     match description:
@@ -54,26 +56,25 @@ def _promised(level: Any) -> bool:
     return level == 0 or SMALLEST_NORMAL <= level <= 1
 
 
-def _level_near(read: Words, level: float) -> float:
-    """Return any level, or one close to the given level."""
+def _level_near(random: Random, level: float) -> float:
+    """Draw any level, or one close to the given level."""
     factors = (1.0, 0.5, 2.0, 1.5, 15.0, 1 + 2.0**-52, 1 - 2.0**-53, 1 + 1e-7, 0.9)
-    near = level * read.one_of(factors)
-    anywhere = read.ratio()
-    if read.below(2) and _promised(near):
+    near = level * random.choice(factors)
+    if random.random() < 0.5 and _promised(near):
         return near
-    return anywhere
+    return draw_ratio(random)
 
 
-def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
-    count = 1 + read.below(most_stages)
-    start = level = read.ratio()
+def _stages(random: Random, most_steps: int, most_stages: int) -> Description:
+    count = random.randint(1, most_stages)
+    start = level = draw_ratio(random)
     left = most_steps
     stages: list[tuple[Any, ...]] = []
     for _ in range(count):
-        kind = read.below(8)
-        shape = read.shape(SHAPES)
-        steps = read.magnitude(0, left)
-        to = _level_near(read, level)
+        kind = random.randrange(8)
+        shape = draw_shape(random, SHAPES)
+        steps = draw_magnitude(random, 0, left)
+        to = _level_near(random, level)
         if kind <= 1:
             to = None
         elif kind == 2:
@@ -98,17 +99,17 @@ def _stages(read: Words, most_steps: int, most_stages: int) -> Description:
     return {"stages": stages, "start": start}
 
 
-def _cooldown(read: Words, parent: Description, most_steps: int) -> Description:
+def _cooldown(random: Random, parent: Description, most_steps: int) -> Description:
     oracle = Oracle(parent)
-    at = min(max(_step(read(), oracle), 0), most_steps - 1)
+    at = min(max(_draw_step(random, oracle), 0), most_steps - 1)
     if not _promised(oracle(at)):
         at = 0  # A part starts here.
     level = oracle(at)
-    steps = read.magnitude(1, most_steps - at)
-    shape = read.shape(SHAPES)
-    to = min(1.0, float(level) * read.one_of((0.0, 1.0, 0.5, 0.1, 1 - 1e-7)))
-    if read.below(4) == 0:
-        to = min(to, read.ratio())
+    steps = draw_magnitude(random, 1, most_steps - at)
+    shape = draw_shape(random, SHAPES)
+    to = min(1.0, float(level) * random.choice((0.0, 1.0, 0.5, 0.1, 1 - 1e-7)))
+    if random.randrange(4) == 0:
+        to = min(to, draw_ratio(random))
     if as_written(to) > level and not are_equal(as_written(to), level):
         to = float(np.nextafter(to, 0))
     part = oracle.part_at(at)
@@ -122,8 +123,8 @@ def _cooldown(read: Words, parent: Description, most_steps: int) -> Description:
     return {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}
 
 
-def _one_after_another(read: Words, first: Description, other: Description) -> Description:
-    scale = read.one_of((1, 1.0, 0.5, 0.1, 1 / 3, read.ratio()))
+def _one_after_another(random: Random, first: Description, other: Description) -> Description:
+    scale = random.choice((1, 1.0, 0.5, 0.1, 1 / 3, draw_ratio(random)))
     factor = as_written(scale)
     for part in Oracle(other).parts:
         is_promised = _promised(part.start * factor) and _promised(part.end * factor)
@@ -132,10 +133,10 @@ def _one_after_another(read: Words, first: Description, other: Description) -> D
     return {"curve": first, "then": other, "scale": scale}
 
 
-def _part(read: Words, parent: Description) -> Description:
+def _part(random: Random, parent: Description) -> Description:
     oracle = Oracle(parent)
-    first = min(max(_step(read(), oracle), 0), oracle.total_steps)
-    second = min(max(_step(read(), oracle), 0), oracle.total_steps)
+    first = min(max(_draw_step(random, oracle), 0), oracle.total_steps)
+    second = min(max(_draw_step(random, oracle), 0), oracle.total_steps)
     start = min(first, second)
     stop = max(first, second)
     if start == stop:
@@ -144,14 +145,14 @@ def _part(read: Words, parent: Description) -> Description:
     return {"part": parent, "start": start, "stop": stop}
 
 
-def _scaled(read: Words, parent: Description) -> Description:
+def _scaled(random: Random, parent: Description) -> Description:
     oracle = Oracle(parent)
     thresholds = {0}
-    for _ in range(read.below(4)):
-        thresholds.add(max(_step(read(), oracle), 0))
-    pairs = [(UNIT * step, read.magnitude(1, 1000)) for step in sorted(thresholds)]
-    exponent = read.one_of((0.5, 1, 2, 0.25, 0.3333333333333333, 1.7))
-    references = {read.magnitude(1, 1000), *(batch for _, batch in pairs)}
+    for _ in range(random.randrange(4)):
+        thresholds.add(max(_draw_step(random, oracle), 0))
+    pairs = [(UNIT * step, draw_magnitude(random, 1, 1000)) for step in sorted(thresholds)]
+    exponent = random.choice((0.5, 1, 2, 0.25, 0.3333333333333333, 1.7))
+    references = {draw_magnitude(random, 1, 1000), *(batch for _, batch in pairs)}
     for reference in sorted(references):
         plan = {"pairs": pairs, "unit": UNIT, "reference": reference, "exponent": exponent}
         if _keeps_promises({"scaled": parent, **plan}):
@@ -173,7 +174,7 @@ def _keeps_promises(description: Description) -> bool:
 
 
 def _description(
-    read: Words,
+    random: Random,
     counts: Sequence[int],
     depth: int,
     most_steps: int = MAX_STEP,
@@ -186,37 +187,31 @@ def _description(
         kinds += ["cooldown", "then", "part"]
     if depth and scaled:
         kinds.append("scaled")
-    drawn_kind = read.one_of(kinds)
-    kind = kind or drawn_kind
+    kind = kind or random.choice(kinds)
     if kind == "part":
-        return _part(read, _description(read, _FEW, depth - 1, most_steps, scaled=scaled))
+        return _part(random, _description(random, _FEW, depth - 1, most_steps, scaled=scaled))
     if kind == "scaled":
-        return _scaled(read, _description(read, _FEW, depth - 1, most_steps, scaled=scaled))
+        return _scaled(random, _description(random, _FEW, depth - 1, most_steps, scaled=scaled))
     if kind == "cooldown":
-        return _cooldown(read, _description(read, _FEW, depth - 1, scaled=scaled), most_steps)
+        return _cooldown(random, _description(random, _FEW, depth - 1, scaled=scaled), most_steps)
     if kind == "then" and most_steps > 1:
         # One of the two nests further.
         depth_of_first = 0
         depth_of_other = depth - 1
-        if read.below(2):
+        if random.randrange(2):
             depth_of_first = depth - 1
             depth_of_other = 0
-        steps = read.magnitude(1, most_steps - 1)
-        first = _description(read, _FEW, depth_of_first, steps, scaled=scaled)
+        steps = draw_magnitude(random, 1, most_steps - 1)
+        first = _description(random, _FEW, depth_of_first, steps, scaled=scaled)
         left = most_steps - Oracle(first).total_steps
-        other = _description(read, _FEW, depth_of_other, left, scaled=scaled)
-        return _one_after_another(read, first, other)
+        other = _description(random, _FEW, depth_of_other, left, scaled=scaled)
+        return _one_after_another(random, first, other)
     if kind == "plateaus":
-        return read_arguments(read, counts, most_steps)
-    return _stages(read, most_steps, 6)
+        return draw_arguments(random, counts, most_steps)
+    return _stages(random, most_steps, 6)
 
 
 _FEW = range(4)
-
-
-def _count(counts: Sequence[int], depth: int) -> int:
-    """Return a number of words that suffices for nearly every curve; further words are zeros."""
-    return max(9 + 3 * max(counts), 40 + 32 * depth)
 
 
 def descriptions(
@@ -235,37 +230,36 @@ def descriptions(
         scaled: Batch plans scale some of the curves, which then need a clock with the unit `UNIT`.
     """
 
-    def describe(read: Words) -> Description:
-        return _description(read, counts, depth, kind=kind, scaled=scaled)
+    def describe(random: Random) -> Description:
+        return _description(random, counts, depth, kind=kind, scaled=scaled)
 
-    return words(_count(counts, depth)).map(describe)
+    return randoms.map(describe)
 
 
-def _step(word: int, oracle: Oracle) -> int:
-    """Return a step near the border of a part, inside a part, before the first or past the last."""
-    rest, kind = divmod(word, 6)
-    spans = oracle.spans()
-    place, which = divmod(rest, len(spans))
-    begin, end, _ = spans[which]
+def _draw_step(random: Random, oracle: Oracle) -> int:
+    """Draw a step near the border of a part, inside a part, before the first or past the last."""
+    begin, end, _ = random.choice(oracle.spans())
+    kind = random.randrange(6)
     if kind == 0:
-        step = begin + place % 7 - 3
+        step = begin + random.randint(-3, 3)
     elif kind == 1:
-        step = end + place % 7 - 3
+        step = end + random.randint(-3, 3)
     elif kind == 2:
         step = (begin + end) // 2
     elif kind == 3:
-        step = begin + place % (end - begin)
+        step = random.randrange(begin, end)
     elif kind == 4:
-        step = -magnitude(rest, 1, 2**31)
+        step = -draw_magnitude(random, 1, 2**31)
     else:
-        step = oracle.total_steps + magnitude(rest, 0, MAX_STEP - oracle.total_steps)
+        total = oracle.total_steps
+        step = total + draw_magnitude(random, 0, MAX_STEP - total)
     return min(step, MAX_STEP)
 
 
-def steps_of(description: Description, drawn: list[int]) -> list[int]:
-    """Return one int32 step worth testing per word."""
+def draw_steps(random: Random, description: Description, size: int) -> list[int]:
+    """Draw int32 steps worth testing."""
     oracle = Oracle(description)
-    return [_step(word, oracle) for word in drawn]
+    return [_draw_step(random, oracle) for _ in range(size)]
 
 
 def descriptions_and_steps(
@@ -278,12 +272,11 @@ def descriptions_and_steps(
 ) -> st.SearchStrategy[tuple[Description, list[int]]]:
     """Draw `descriptions`, each with `size` int32 steps worth testing."""
 
-    def describe(read: Words) -> tuple[Description, list[int]]:
-        words_of_steps = read.take(size)
-        description = _description(read, counts, depth, kind=kind, scaled=scaled)
-        return description, steps_of(description, words_of_steps)
+    def describe(random: Random) -> tuple[Description, list[int]]:
+        description = _description(random, counts, depth, kind=kind, scaled=scaled)
+        return description, draw_steps(random, description, size)
 
-    return words(size + _count(counts, depth)).map(describe)
+    return randoms.map(describe)
 
 
 def curves_and_steps(

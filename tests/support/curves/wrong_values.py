@@ -1,36 +1,9 @@
-"""Wrong calls, values that are wrong for several arguments, and what their messages say."""
+"""Values that are wrong for several arguments, and parts of messages."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable
 
-import pytest
+from support.curves.strategies import MAX_STEP
 from support.numerics.shapes import FORMULAS, SHAPES_ALLOWING_ZERO
-
-
-@dataclass
-class Call:
-    """A wrong call of a method, and its error."""
-
-    method: str
-    arguments: Sequence[Any]
-    error: type[Exception]
-    parts: Sequence[str]
-    """Parts of the message."""
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-    def check(self, value: Any) -> None:
-        """Make the call on this value."""
-        with pytest.raises(self.error) as caught:
-            getattr(value, self.method)(*self.arguments, **self.options)
-        assert type(caught.value) is self.error
-        for part in self.parts:
-            assert part in str(caught.value)
-
-
-def name_of(call: Call) -> str:
-    return f"{call.method}-{call.parts[0]}"
-
 
 # Items of a dictionary or a set have no order that the user chose.
 NOT_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), {85, 10}, frozenset((85, 10)), {85: 0, 10: 0}]
@@ -48,6 +21,31 @@ NOT_SHAPES = [
     2,
     ["linear"],
 ]
+
+# Requirements, as messages state them.
+
+AN_INTEGER = "must be an integer"
+A_COUNT = f"{AN_INTEGER} or text such as '10k', '5M' or '2B'"
+A_NUMBER = "must be a number"
+A_REAL_SCALAR = "must be a real scalar"
+A_CURVE = "must be a Curve"
+A_MAPPING = "must be a mapping"
+A_PEAK = "must be 0, or a finite float32 of at least 2**-126"
+A_STEP = f"{MAX_STEP}. To count samples or tokens, train with clock=DataClock(unit)"
+FINITE = "must be finite"
+IN_0_TO_1 = "must lie in [0, 1]"
+
+
+def in_range(least: int, most: int | str) -> str:
+    return f"must lie in {least} … {most}"
+
+
+def at_least(least: int) -> str:
+    return f"must be at least {least}"
+
+
+def at_most(most: int) -> str:
+    return f"must be at most {most}"
 
 
 def _one_of(names: Iterable[str]) -> str:

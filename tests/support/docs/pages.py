@@ -89,8 +89,9 @@ def all_sections() -> Iterator[Section]:
 
 def section_named(heading: str) -> Section:
     """Return the only section of any page under this heading."""
-    (section,) = (section for section in all_sections() if section.heading == heading)
-    return section
+    found = [section for section in all_sections() if section.heading == heading]
+    assert len(found) == 1, _wrong_number(len(found), heading)
+    return found[0]
 
 
 def all_blocks() -> Iterator[Block]:
@@ -196,8 +197,13 @@ def _program(section: Section, introduction: list[str]) -> PageProgram:
 
 def program_named(heading: str) -> PageProgram:
     """Return the only program under this heading."""
-    (program,) = [program for program in programs() if program.heading == heading]
-    return program
+    found = [program for program in programs() if program.heading == heading]
+    assert len(found) == 1, _wrong_number(len(found), heading)
+    return found[0]
+
+
+def _wrong_number(number: int, heading: str) -> str:
+    return f"{number} sections are headed {heading!r}; tests name it: grep for it in tests/"
 
 
 def shown_lines(code: str) -> dict[int, str]:

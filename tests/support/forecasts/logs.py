@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]  (pandas has none)
 from numpy.typing import ArrayLike, NDArray
+from support.curve_warnings import ignore_curve_warnings
 
 from plateau_jax import Curve, LossRun, PlateauCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.tools.design.forecasts import open_log
 from plateau_jax.tools.forecasts.loss_law import schedule_sums
 
@@ -43,7 +43,7 @@ def logged(
     """Return a run that was logged after each `every` steps."""
     steps = np.arange(every, curve.total_steps + 1, every)
     losses = losses_of(curve, steps, noise, exponent, seed)
-    with suppress_warnings():
+    with ignore_curve_warnings():
         return LossRun(curve, peak, steps, losses)
 
 

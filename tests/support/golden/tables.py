@@ -7,11 +7,11 @@ billions elsewhere. A digest shows every unit.
 import hashlib
 from collections.abc import Iterable, Iterator
 
+from support.curve_warnings import ignore_curve_warnings
 from support.golden.curves import CURVES
 from support.numerics.shapes import SAMPLES, formula_and_power
 
 from plateau_jax import Curve, StagedCurve
-from plateau_jax.arguments.curve_warning import suppress_warnings
 
 _LENGTHS = 10, 1_000, 2**20, 2**31 - 1
 
@@ -22,7 +22,7 @@ _LEVELS = [(1.0, 0.0), (1.0, 0.1), (0.7, 0.0003), (0.75, 0.75 - 2.0**-26), (1e-5
 def describe_tables() -> dict[str, str]:
     """Return the digest of the table of each curve, and of the tables of each shape."""
     digests = {name: _digest([curve]) for name, curve in CURVES.items()}
-    with suppress_warnings():  # levels of 1e-5 look like learning rates
+    with ignore_curve_warnings():  # levels of 1e-5 look like learning rates
         digests |= {f"stages {shape}": _digest(_stages(shape)) for shape in SAMPLES}
     return digests
 

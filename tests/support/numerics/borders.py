@@ -8,12 +8,13 @@ continued fractions, is the length L of the stage and the step j.
 
 from collections.abc import Iterable
 from fractions import Fraction
+from random import Random
 from typing import Any, get_args
 
 import numpy as np
-from hypothesis import assume, strategies as st
+from hypothesis import reject, strategies as st
 from support.curves.descriptions import CurveAndSteps, build
-from support.curves.strategies import MAX_STEP, Words, words
+from support.curves.strategies import MAX_STEP, draw_magnitude, draw_ratio, draw_shape, randoms
 from support.numerics.oracle import (
     CurvePart,
     Description,
@@ -35,8 +36,6 @@ closer to a border than this may be rounded to either side, one that is farther 
 _BEFORE = 10**6
 _MAX_LENGTH = MAX_STEP - 2 * _BEFORE
 _TRIES = 4
-_WORDS_OF_CURVE = 9
-_WORDS_PER_TRY = _WORDS_OF_CURVE + 4
 
 
 def simplest_between(low: Fraction, high: Fraction) -> Fraction:
@@ -69,28 +68,28 @@ def _border(value: Any) -> Fraction:
     return (Fraction(float(near)) + Fraction(float(neighbour))) / 2
 
 
-def _levels(read: Words) -> tuple[float, float]:
+def _levels(random: Random) -> tuple[float, float]:
     """Draw any two levels, two that are far apart, or two very close ones around a border."""
-    kind = read.below(4)
-    first = read.ratio()
-    second = read.ratio()
+    kind = random.randrange(4)
+    first = draw_ratio(random)
+    second = draw_ratio(random)
     if kind == 1:
         border = float(_border(max(first, 0.1)))
-        first = min(border * (1 + 2.0 ** -read.one_of((25, 30, 40))), 1.0)
-        second = min(border * (1 - 2.0 ** -read.one_of((25, 30, 40))), 1.0)
+        first = min(border * (1 + 2.0 ** -random.choice((25, 30, 40))), 1.0)
+        second = min(border * (1 - 2.0 ** -random.choice((25, 30, 40))), 1.0)
     elif kind > 1:
         first = max(first, 0.9)
         second = min(second, 0.1)
-    if read.below(2):
+    if random.random() < 0.5:
         return first, second
     return second, first
 
 
-def _curve_with_stage(read: Words, length: int, shape: str) -> tuple[Description, int]:
+def _curve_with_stage(random: Random, length: int, shape: str) -> tuple[Description, int]:
     """Draw a curve with a stage of `length` steps; return it with the index of the stage's part."""
-    start, end = _levels(read)
-    kind = read.below(8)
-    before = read.magnitude(1, _BEFORE)
+    start, end = _levels(random)
+    kind = random.randrange(8)
+    before = draw_magnitude(random, 1, _BEFORE)
     decay_shape = shape
     if shape not in SHAPES_ALLOWING_ZERO:
         decay_shape = "1-sqrt"
@@ -135,7 +134,7 @@ def _curve_with_stage(read: Words, length: int, shape: str) -> tuple[Description
             }
             return cooldown, -2
         case 5:
-            scale = read.one_of((0.5, 0.1, 1 / 3))
+            scale = random.choice((0.5, 0.1, 1 / 3))
             if low < 1e-9:
                 scale = 1.0
             return {"curve": {"total_steps": before}, "then": stage, "scale": scale}, -2
@@ -154,17 +153,17 @@ def _curve_with_stage(read: Words, length: int, shape: str) -> tuple[Description
             return stage, -2
 
 
-def _fit_stage(drawn: list[int], shape: str, least: Fraction) -> tuple[Description, int] | None:
+def _fit_stage(random: Random, shape: str, least: Fraction) -> tuple[Description, int] | None:
     """Fit a stage to a border near a drawn value; None if levels and steps leave no room for it."""
-    read = Words(drawn[_WORDS_OF_CURVE:])
-    description, index = _curve_with_stage(Words(drawn[:_WORDS_OF_CURVE]), 2, shape)
+    seed = random.getrandbits(64)  # the same levels for every length
+    description, index = _curve_with_stage(Random(seed), 2, shape)
     part = Oracle(description).parts[index]
     low = min(part.start, part.end)
     high = max(part.start, part.end)
-    share = Fraction(1 + read.below(2**53), 2**53 + 1) / 2 ** read.below(8)
+    share = Fraction(1 + random.randrange(2**53), 2**53 + 1) / 2 ** random.randrange(8)
     border = _border(part.start + (part.end - part.start) * exactly(share))
     ulp = 2 * half_ulp(exactly(border))
-    side = read.one_of((1, -1))
+    side = random.choice((1, -1))
     for most in (Fraction(9, 8), Fraction(3, 2), Fraction(2), Fraction(4)):
         nearest = exactly(border) + side * exactly(least) * ulp
         farthest = exactly(border) + side * exactly(least * most) * ulp
@@ -178,9 +177,9 @@ def _fit_stage(drawn: list[int], shape: str, least: Fraction) -> tuple[Descripti
             return None  # nearer to the start or the end than any step
         place = simplest_between(first, last)
         if place.denominator <= _MAX_LENGTH:
-            times = read.magnitude(1, _MAX_LENGTH // place.denominator)
+            times = draw_magnitude(random, 1, _MAX_LENGTH // place.denominator)
             length = times * place.denominator
-            description, index = _curve_with_stage(Words(drawn[:_WORDS_OF_CURVE]), length, shape)
+            description, index = _curve_with_stage(Random(seed), length, shape)
             begin = Oracle(description).parts[index].begin
             return description, begin + times * place.numerator
     return None
@@ -191,17 +190,15 @@ def steps_near_midpoints(
 ) -> st.SearchStrategy[tuple[Description, int]]:
     """Draw curves, each with a step at `least` to 4 · `least` units from a rounding border."""
 
-    def fit_curve(read: Words) -> tuple[Description, int]:
-        tries = [read.take(_WORDS_PER_TRY) for _ in range(_TRIES)]
-        shape = read.shape(shapes)
-        fitted = None
-        for drawn in tries:
-            fitted = fitted or _fit_stage(drawn, shape, least)
-        assume(fitted)
-        assert fitted
-        return fitted
+    def fit_curve(random: Random) -> tuple[Description, int]:
+        shape = draw_shape(random, shapes)
+        for _ in range(_TRIES):
+            fitted = _fit_stage(random, shape, least)
+            if fitted is not None:
+                return fitted
+        return reject()
 
-    return words(_TRIES * _WORDS_PER_TRY + 2).map(fit_curve)
+    return randoms.map(fit_curve)
 
 
 def curves_near_borders(size: int = 48) -> st.SearchStrategy[CurveAndSteps]:

@@ -150,8 +150,10 @@ def _parse_description(description: Description) -> tuple[int, list[CurvePart]]:
             return _scaled_parts(
                 Oracle(parent), [(at // unit, batch) for at, batch in pairs], **rest
             )
+        case {"total_steps": total_steps}:
+            return total_steps, _plateau_parts(**description)
         case _:
-            return description["total_steps"], _plateau_parts(**description)
+            raise ValueError(f"the oracle does not know this kind of curve: {description}")
 
 
 def complete_stage(written: tuple[Any, ...]) -> tuple[int, float | None, str]:

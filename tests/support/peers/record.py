@@ -16,9 +16,8 @@ To add a row:
 1. Write it on `docs/other_schedulers.md`, where the columns are explained, with the version or the
    commit of a new library under its heading. `Requires` is a condition in Python. The curve must
    also be right without a warmup, a plateau or a decay, or the row requires `warmup >= 1`.
-2. Add a line to `learning_rates.jsonl`, with cases that cover all corners. An option that counts
-   updates goes into `LENGTHS` in `tests/docs/test_other_schedulers.py`, which then builds the curve
-   for every combination of short lengths that the row allows.
+2. Add a line to `learning_rates.jsonl`, with cases that cover all corners: the shortest warmup,
+   plateau and decay that the row allows, and a run of one update.
 3. Record the levels. For torch, transformers and optax, run this program. For any other library,
    run its own code at the cited commit, and show the program in the commit message.
 

@@ -1,4 +1,4 @@
-"""Names: functions with their arguments and defaults, attributes, fields, errors and warnings."""
+"""Names: functions with their arguments and defaults, attributes and fields."""
 
 import inspect
 import re
@@ -14,7 +14,24 @@ from torch_bridge import Checkpoints, MetricLog, follow, lambda_lr, prefetch
 from torch_bridge.training.data.resumable_loader import ResumableLoader
 
 
-def names() -> Iterator[str]:
+def signatures() -> set[str]:
+    """Return those that the reference shows, such as `plateau_jax.DataClock(unit, count=None)`."""
+    shown = {line for line in _lines() if _is_signature(line)}
+    return shown - {"plateau_jax.Curve()"}  # it is abstract
+
+
+def other_names() -> Iterator[str]:
+    """Yield attributes, and classes that functions return and that have no public name."""
+    for line in _lines():
+        if not _is_signature(line):
+            yield line
+
+
+def _is_signature(line: str) -> bool:
+    return re.fullmatch(r"(plateau_jax|torch_bridge)\.[\w.]+\(.*\)", line) is not None
+
+
+def _lines() -> Iterator[str]:
     for package in PACKAGES:
         yield from _names_in(package)
     for cls in RETURNED:
@@ -56,20 +73,14 @@ def _attributes() -> Iterator[str]:
 
 
 def _describe(name: str, value: Any) -> Iterator[str]:
-    """Yield the signature and the errors of a function, or of a class and its members."""
+    """Yield the signature of a function, or those of a class and its members."""
     if inspect.isclass(value):
         yield name + _parameters(value)
-        yield from _errors(name, value)
         yield from _members(name, value)
     elif callable(value):
-        yield from _describe_function(name, value)
+        yield name + _parameters(value)
     else:
         yield f"{name}: {type_of(value)}"
-
-
-def _describe_function(name: str, function: Any) -> Iterator[str]:
-    yield f"{name}{_parameters(function)}"
-    yield from _errors(name, function)
 
 
 def _members(name: str, cls: type) -> Iterator[str]:
@@ -78,7 +89,7 @@ def _members(name: str, cls: type) -> Iterator[str]:
         if isinstance(value, staticmethod | classmethod):
             value = cast("Any", value).__func__
         if inspect.isfunction(value):
-            yield from _describe_function(f"{name}.{member}", value)
+            yield f"{name}.{member}{_parameters(value)}"
         else:
             yield f"{name}.{member}"
 
@@ -107,18 +118,3 @@ def _parameters(function: Any) -> str:
         if parameter.name not in ("self", "cls") and not parameter.name.startswith("_")
     ]
     return str(inspect.Signature(parameters))
-
-
-def _errors(name: str, value: Any) -> Iterator[str]:
-    """Yield the types under "Raises" and "Warns" in a docstring."""
-    docstring = inspect.cleandoc(getattr(value, "__doc__", None) or "")
-    section = ""
-    for line in docstring.splitlines():
-        if line and not line.startswith(" "):
-            section = line
-        types = re.match(r"    ([A-Z]\w+(?:, [A-Z]\w+)*):", line)
-        if types is None or section not in ("Raises:", "Warns:"):
-            continue
-        verb = section.removesuffix(":").lower()
-        for error in types[1].split(", "):
-            yield f"{name} {verb} {error}"

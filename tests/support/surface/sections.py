@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from support.surface.command_line import command_line
-from support.surface.names import names
+from support.surface.names import other_names
 from support.surface.states import states, states_in_jax
 
 FILE = Path(__file__).parents[2] / "surface.txt"
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
-    "Names, with arguments, defaults and errors": names,
+    "Names that the reference does not show": other_names,
     "Entries of states": states,
     "Entries of states in JAX": states_in_jax,
     "Command line": command_line,

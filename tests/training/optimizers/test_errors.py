@@ -6,7 +6,7 @@ from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import by_layer, make_optimizer
 from support.training.steps import CURVE, make_step, train
 from support.trees import assert_equal_trees
-from support.wrong import wrong
+from support.wrong import raises, wrong
 from torch.optim import SGD, lr_scheduler
 
 from torch_bridge import TrainStep, lambda_lr
@@ -27,12 +27,9 @@ class WithStatesInAList(SGD):
 def check_rejected(model, optimizer, *parts):
     (group,) = optimizer.param_groups
     before = dict(group)
-    with pytest.raises(ValueError, match=parts[0]) as caught:
+    with raises(ValueError, *parts):
         TrainStep(model, optimizer, mean_loss, CURVE)
     assert group == before
-    message = str(caught.value)
-    for part in parts:
-        assert part in message
 
 
 @pytest.mark.parametrize("kind", [WithoutGroups, WithStatesInAList])
