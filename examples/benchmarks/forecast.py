@@ -227,7 +227,7 @@ def measure(groups: list[list[LossRun]], most_pairs: int) -> None:
             forecasts: list[tuple[LossRun, ForecastTerms]] = []
             for run in runs:
                 if length := length_of(run, sources):
-                    terms = fit.refits.terms(*final_sums(run), octaves=0.0)
+                    terms = fit._refits.terms(*final_sums(run), octaves=0.0)
                     nearest = min(sources, key=lambda source: abs(source.steps[-1] - run.steps[-1]))
                     losses = np.array([terms.loss, annealing.final_loss(run), nearest.losses[-1]])
                     errors = np.abs(losses - run.losses[-1])

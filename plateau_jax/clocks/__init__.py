@@ -12,9 +12,8 @@ To add a hold rule:
    keeps the dtype of a field: `xp.where(condition, 1, state.field)`. It reads one number per
    update, the metric that the program passes.
 2. Add the class to `AnyHoldRule`.
-3. Write its spec in `tests/clocks/rules/`, and add the spec to the list in
-   `tests/clocks/rules/specs.py`. `test_below` is the nearest model, and `test_until_flat` for a
-   rule that holds only plateaus.
+3. In `tests/support/clocks/rules.py`, add a simulation, a strategy and samples. `Below` is the
+   nearest model, and `UntilFlat` for a rule that holds only plateaus.
 4. Add the name to the `__init__.py` and the `__init__.pyi` of both packages, to `docs/reference/`
    and to `docs/clocks.md`.
 """

@@ -1,15 +1,15 @@
 """The kinds of curves.
 
 `serialization` (JSON; a kind registers with its class, `class Cooldown(Curve, kind="cooldown")`),
-`lengths` (percentages and `"rest"`), `curve` (the base class), `several_curves` (lists and stacks),
+`lengths` (percentages and `"rest"`), `curve` (the base class), `several_curves` (for `vmap`),
 `plateau_curve`, `staged_curve`, `derived_curves` (cooldowns, continuations and parts),
 `scaled_curve` (what `BatchPlan.scale` returns).
 
 To add a kind of curve:
 
 1. Write a frozen dataclass, `class Name(Curve, kind="name")`; `derived_curves` has short ones. Its
-   fields are the arguments that users write. `__post_init__` checks them, and calls `_derive` with
-   the exact segments, from which everything else follows. Import the module in
+   fields are the arguments that users write. `__post_init__` checks them, and calls
+   `_set_segments` with the exact segments, from which everything else follows. Import the module in
    `plateau_jax/__init__.py`, so that `Curve.from_dict` knows the kind. For the design page, add the
    kind to `code_snippets.py`, `handles.py`, `page/controls.js` and, in `page/edits.js`, to
    `stepsOf`, all in `plateau_jax/tools/design/`. Add it to the kinds in the docstring of

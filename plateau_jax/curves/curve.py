@@ -59,7 +59,7 @@ class Curve:
         cls._kind = kind
         serialization.CURVE_CLASSES[kind] = cls
 
-    def _derive(
+    def _set_segments(
         self,
         segments: Iterable[ExactSegment],
         unit: int | None = None,

@@ -148,7 +148,8 @@ class PlateauCurve(Curve, kind="plateau"):
                 "decay_shape", decay_shape, known_shapes.SHAPES_ALLOWING_ZERO
             ),
         )
-        self._derive(_exact_segments(self, place_plateaus(total, warmup, in_percent, in_steps)))
+        placed = place_plateaus(total, warmup, in_percent, in_steps)
+        self._set_segments(_exact_segments(self, placed))
 
         _warn_of_small_plateaus(in_percent, total - warmup)
         warn_of_small_end(lowest)

@@ -131,7 +131,7 @@ class StagedCurve(Curve, kind="staged"):
             raise ValueError(Message("stages", f" add up to {total} steps, {limits}"))
         level = ratio("start", start)
         vars(self).update(stages=checked, start=level)
-        self._derive(_exact_segments(checked, as_level(level)))
+        self._set_segments(_exact_segments(checked, as_level(level)))
 
         highest = max(level, *(stage.to or 0 for stage in checked))
         if highest == 0:

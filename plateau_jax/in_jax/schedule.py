@@ -67,7 +67,7 @@ def multiplier(table: Table, step: Any) -> jax.Array:
 @jax.jit
 def _multiplier(table: Table, step: Any) -> jax.Array:
     # With x64 off, JAX truncates 64-bit arguments of a jitted function to 32 bits, so a traced
-    # table arrives as int32 words, which are joined only here.
+    # table arrives as int32 limbs, which are joined only here.
     return _call_on_mesh(_evaluate, step, table)
 
 

@@ -153,8 +153,8 @@ def scale_by_curve(
         rest = None
         if checked.unit is not None:
             rest = jnp.zeros((), "int32")  # not the same array, because the state may be donated
-        rules: Any = jax.device_put(initial_rule_states)
-        return ScaleByCurveState(curve_step, rest, rules, schedule(0))
+        rule_states: Any = jax.device_put(initial_rule_states)
+        return ScaleByCurveState(curve_step, rest, rule_states, schedule(0))
 
     def update(
         updates: optax.Updates,

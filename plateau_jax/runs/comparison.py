@@ -73,7 +73,8 @@ def compare_runs(
         differences = [_Difference("number of groups", problem, continues)]
     else:
         differences = [_clock_difference(saved, now, step)]
-        if step > 0 or is_step_used or owner.keeps_saved_peak:  # else no update used the saved peak
+        # At step 0 no update has used the saved peak, but the run may continue with it.
+        if step > 0 or is_step_used or owner.keeps_saved_peak:
             differences.append(_peak_difference(saved, now, owner))
         differences.append(_curve_difference(saved, now, step, is_step_used=is_step_used))
     warnings: list[str] = []

@@ -219,8 +219,8 @@ def in_int32(table: WideTable) -> Table:
     """Return the table in int32 alone, which JAX keeps without x64, padded to powers of two."""
     high = (table.coefficients >> LIMB_BITS).astype(np.int32)
     low = (table.coefficients & LIMB_MASK).astype(np.int32)
-    words = Table(table.begin, table.shift, table.first, table.exponent, high, low)
-    return padded(words, len(high), _padded_size(table.begin, 16), _padded_size(high[0], 32))
+    limbs = Table(table.begin, table.shift, table.first, table.exponent, high, low)
+    return padded(limbs, len(high), _padded_size(table.begin, 16), _padded_size(high[0], 32))
 
 
 def _padded_size(column: NDArray[Any], least: int) -> int:
@@ -233,13 +233,13 @@ def padded(table: Table, terms: int, rows: int, pieces: int) -> Table:
     def pad(column: NDArray[np.int32], length: int) -> NDArray[np.int32]:
         return np.pad(column, (0, length - len(column)), mode="edge")
 
-    def pad_coefficients(words: NDArray[np.int32]) -> NDArray[np.int32]:
-        words = np.pad(words, ((terms - len(words), 0), (0, 0)))
-        return np.pad(words, ((0, 0), (0, pieces - words.shape[1])), mode="edge")
+    def pad_coefficients(limbs: NDArray[np.int32]) -> NDArray[np.int32]:
+        limbs = np.pad(limbs, ((terms - len(limbs), 0), (0, 0)))
+        return np.pad(limbs, ((0, 0), (0, pieces - limbs.shape[1])), mode="edge")
 
     begin, shift, first = (pad(column, rows) for column in table[:3])
     exponent = pad(table.exponent, pieces)
-    high, low = (pad_coefficients(words) for words in (table.high, table.low))
+    high, low = (pad_coefficients(limbs) for limbs in (table.high, table.low))
     return _read_only(Table(begin, shift, first, exponent, high, low))
 
 

@@ -92,7 +92,7 @@ def first_and_last_steps(
 def cut_segments(segments: Sequence[ExactSegment], begin: int, stop: int) -> Iterator[ExactSegment]:
     """Yield each segment that has one of the steps begin … stop - 1, cut to these.
 
-    A segment that is cut keeps its length, so its values keep their bits.
+    A segment that is cut keeps its length, so its values keep their bits. The end is a plateau.
     """
     *moving, end = segments
     for segment, after in with_stops([*moving, end._replace(name="plateau")]):

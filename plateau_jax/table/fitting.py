@@ -151,10 +151,10 @@ def fit(expand_at: Expander, elapsed: int, shift: int, count: int, degree: int) 
         count: Steps that the piece must fit, at least 2, at most 2^shift + 1.
         degree: The degree of the polynomial.
     """
-    expanded = approximate(expand_at(2 * elapsed + (1 << shift), 1 << shift), degree)
-    if expanded is None:
+    approximated = approximate(expand_at(2 * elapsed + (1 << shift), 1 << shift), degree)
+    if approximated is None:
         return PieceFit(None, -1)
-    exact, approximation = expanded
+    exact, approximation = approximated
     # A coefficient c of u^k adds at most c·2^-k, but it must fit into 63 bits itself, too. Rounded
     # up, the first one stays below 2⁶², because an accepted piece has other coefficients: it
     # changes by at least 8·E from step to step.

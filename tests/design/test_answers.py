@@ -16,10 +16,10 @@ from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
 from plateau_jax.tools.design.answers import (
-    compare_valid_curves,
+    answer_comparison,
     describe_curves,
     initial_curves,
-    read_learning_rates,
+    learning_rates_at_step,
     warmup_arguments,
 )
 from plateau_jax.tools.design.handles import curve_and_peak_handles
@@ -275,7 +275,7 @@ def entries_of(*curves, peak=PEAK):
 
 
 def answer_about_curves(*curves):
-    return compare_valid_curves({"curves": entries_of(*curves), "runs": []})
+    return answer_comparison({"curves": entries_of(*curves), "runs": []})
 
 
 def test_ratios_and_learning_rates_match_the_library():
@@ -285,10 +285,10 @@ def test_ratios_and_learning_rates_match_the_library():
         peak = 0.5 + place
         entries.append({"curve": curve.to_dict(), "peak": peak})
         learning_rates.append(peak * curve(24))
-    answer = read_learning_rates({"curves": entries, "step": 24})
+    answer = learning_rates_at_step({"curves": entries, "step": 24})
     assert answer["learning_rates"] == pytest.approx(learning_rates, rel=1e-5)
     table = compare(*CURVES)
-    answer = compare_valid_curves({"curves": entries, "runs": []})
+    answer = answer_comparison({"curves": entries, "runs": []})
     for ratios, bound, ratio in zip(answer["ratios"], table.bounds, table.peaks, strict=True):
         assert ratios["bound"] == bound
         assert ratios["peak_ratio"] == ratio
@@ -315,9 +315,9 @@ def test_other_answers_are_about_valid_curves():
     of_faulty, of_stable = describe_curves({"curves": entries})["curves"]
     assert list(of_faulty) == ["fault"]
     assert of_stable["peak"] == PEAK
-    (lr,) = read_learning_rates({"curves": entries, "step": 40})["learning_rates"]
+    (lr,) = learning_rates_at_step({"curves": entries, "step": 40})["learning_rates"]
     assert lr == pytest.approx(PEAK * STABLE(40), rel=1e-5)
-    (ratios,) = compare_valid_curves({"curves": entries, "runs": []})["ratios"]
+    (ratios,) = answer_comparison({"curves": entries, "runs": []})["ratios"]
     assert ratios["bound"] == 1
 
 
@@ -369,8 +369,8 @@ def test_answers_are_json(scale, peak):
     entries = entries_of(STABLE, continued, peak=peak)
     answers = [
         describe_curves({"curves": entries}),
-        read_learning_rates({"curves": entries, "step": 5}),
-        compare_valid_curves({"curves": entries, "runs": []}),
+        learning_rates_at_step({"curves": entries, "step": 5}),
+        answer_comparison({"curves": entries, "runs": []}),
     ]
     json.dumps(answers, allow_nan=False)
 

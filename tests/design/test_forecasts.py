@@ -11,7 +11,7 @@ from support.examples import examples
 from support.forecasts.logs import CURVE, LOSSES, PEAK, RUN, STEPS, csv_of, opened, rows_of
 
 from plateau_jax import Curve, LossRun, PlateauCurve, StagedCurve, fit_losses
-from plateau_jax.tools.design.answers import compare_valid_curves
+from plateau_jax.tools.design.answers import answer_comparison
 
 WSD = PlateauCurve(2000, warmup_steps=50, plateaus=[(0, 70)], decay_shape="linear")
 FIT = fit_losses(RUN)
@@ -29,7 +29,7 @@ def forecast(runs, *curves):
     """Return the answers about runs, and about curves and their peaks."""
     entries = [{"curve": curve.to_dict(), "peak": peak} for curve, peak in curves]
     texts = [json.dumps(run) for run in runs]
-    answer = compare_valid_curves({"curves": entries, "runs": texts})
+    answer = answer_comparison({"curves": entries, "runs": texts})
     received = json.loads(json.dumps(answer))
     return received["fit"], received["forecasts"]
 
@@ -207,4 +207,4 @@ def test_logs_that_miss_the_peak_are_fitted_together():
 
 def test_runs_of_different_peaks_are_rejected():
     half = run_of(TEXT, CURVE, PEAK / 2)
-    check_rejected([run_of(TEXT), half], "the runs have several peaks, 0.0005, 0.001: fit the runs")
+    check_rejected([run_of(TEXT), half], "several peaks, 0.0005, 0.001: fit only those of one")

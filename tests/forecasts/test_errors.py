@@ -323,7 +323,7 @@ def test_runs_of_two_models():
 
 
 @pytest.mark.parametrize("peak", [1.00001e-3, 2e-3])
-@wrong(ValueError, "several peaks, 0.001, 0.00", "fit the runs of each peak alone")
+@wrong(ValueError, "several peaks, 0.001, 0.00", "fit only those of one")
 def test_runs_of_two_peaks(peak):
     run = LossRun(CURVE, peak, STEPS, LOSSES)
     fit_losses([run, RUN])

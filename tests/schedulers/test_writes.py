@@ -231,6 +231,15 @@ def test_changed_curve_is_an_error(run, replacement):
     rejects(run, TypeError, message, run.scheduler.step)
 
 
+def test_lists_may_be_replaced_by_equal_ones(run):
+    run.scheduler.lr_lambdas = tuple(run.scheduler.lr_lambdas)
+    run.scheduler._last_lr = [*run.scheduler._last_lr]
+    run.train(1)
+    assert run.values() == on_line(UPDATES + 1, 0.5, 0.25)
+    run.scheduler.lr_lambdas = [constant] * 2
+    rejects(run, TypeError, "the curves of a scheduler can't be changed", run.scheduler.step)
+
+
 def test_replaced_optimizer_is_an_error(run):
     new = started(type(run))
 

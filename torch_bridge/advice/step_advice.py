@@ -114,16 +114,16 @@ class StepAdvice:
         if updates <= 1 or not any(values.bases):
             return ""
         if updates == _TOO_MANY_CHECK:
-            return self._many_steps_message(scheduler, updates)
+            return self._too_many_steps_message(scheduler, updates)
         if updates == _TOO_FEW_CHECK:
-            return self._few_steps_message(scheduler, values.curves, updates)
+            return self._too_few_steps_message(scheduler, values.curves, updates)
         if self._has_warned_of_end or is_past_end(values.curves, self._began.step):
             return ""
         return end_message(
             values.curves, scheduler.unit, scheduler.curve_step, scheduler.last_epoch, "lambda_lr"
         )
 
-    def _many_steps_message(self, scheduler: Any, updates: int) -> str:
+    def _too_many_steps_message(self, scheduler: Any, updates: int) -> str:
         steps, moved = self._steps_since(scheduler)
         if 2 * min(steps, moved) < 3 * (updates - 1):
             return ""
@@ -134,7 +134,7 @@ class StepAdvice:
         )
         return _steps_message(scheduler.unit, steps, updates, remedy)
 
-    def _few_steps_message(self, scheduler: Any, curves: Sequence[Curve], updates: int) -> str:
+    def _too_few_steps_message(self, scheduler: Any, curves: Sequence[Curve], updates: int) -> str:
         steps, moved = self._steps_since(scheduler)
         step, unit = scheduler.curve_step, scheduler.unit
         begin = max(self._began.step, 0)
@@ -142,21 +142,21 @@ class StepAdvice:
             if any(scheduler.get_last_lr()):
                 return ""
             consumed = scheduler.consumed - begin * unit - self._began.rest
-            return f"{_calls(steps, updates)}, and {stuck_message(step, unit, consumed)}"
+            return f"{_describe_calls(steps, updates)}, and {stuck_message(step, unit, consumed)}"
         if 10 * steps > updates or not _would_change(curves, step, begin + updates):
             return ""
         remedy = ", with total_steps = count_updates(loader, epochs)"
         return _steps_message(unit, steps, updates, remedy)
 
     def _steps_since(self, scheduler: Any) -> tuple[int, int]:
-        """Return the calls of `step` since the count began, and the steps of the curve."""
+        """Return how often `step` was called since the count began, and the steps it moved."""
         steps = scheduler.last_epoch - self._began.updates
-        if scheduler.unit is None:  # a hold rule may have held some
-            return steps, steps
+        if scheduler.unit is None:
+            return steps, steps  # also those that a hold rule has held
         return steps, scheduler.curve_step - max(self._began.step, 0)
 
 
-def _calls(steps: int, updates: int) -> str:
+def _describe_calls(steps: int, updates: int) -> str:
     calls = checks.plural(steps, "time")
     return f"scheduler.step() was called {calls} in {updates} optimizer steps"
 
@@ -166,9 +166,9 @@ def _steps_message(unit: int | None, steps: int, updates: int, remedy: str) -> s
     if unit is not None:
         call, remedy = "step(count=n)", ", where n is what it consumed"
     return (
-        f"{_calls(steps, updates)}. Call scheduler.{call} once after every optimizer.step() (in "
-        f'Lightning "interval": "step"){remedy}. A step of the curve may be something else, such '
-        f"as an epoch or an iteration of PPO. {advise_hint('lambda_lr')}"
+        f"{_describe_calls(steps, updates)}. Call scheduler.{call} once after every "
+        f'optimizer.step() (in Lightning "interval": "step"){remedy}. A step of the curve may be '
+        f"something else, such as an epoch or an iteration of PPO. {advise_hint('lambda_lr')}"
     )
 
 

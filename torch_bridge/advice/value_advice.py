@@ -85,7 +85,7 @@ def message_at_build(
     return ""
 
 
-def warn_about_factors(option: GroupOption, groups: Sequence[dict[str, Any]]) -> None:
+def warn_of_factors(option: GroupOption, groups: Sequence[dict[str, Any]]) -> None:
     """Warn if a group has a factor for the option, which this library does not apply."""
     for key in _FACTORS.get(option.name, ()):
         scaled = [group for group in groups if _is_factor(group.get(key, 1))]

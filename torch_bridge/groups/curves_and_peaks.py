@@ -55,7 +55,7 @@ def curves_of_groups_with(
         elif option.is_in(group):
             raise ValueError(
                 f"curve[{index}] is None, but param_groups[{index}] has {option} = "
-                f"{as_number(option.read(group))!r}. To keep it constant, write "
+                f"{option.number_in(group)!r}. To keep it constant, write "
                 "StagedCurve([(1,)], start=1.0)"
             )
     if not curves_of_followed:

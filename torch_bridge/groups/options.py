@@ -85,6 +85,10 @@ class GroupOption(NamedTuple):
             return group[self.name]
         return group[self.name][self.item]
 
+    def number_in(self, group: dict[str, Any]) -> Any:
+        """Return the value as a number; waits for the device of a tensor."""
+        return as_number(self.read(group))
+
     def is_in(self, group: dict[str, Any]) -> bool:
         """Return True if the group has this option."""
         try:

@@ -176,10 +176,8 @@ class follow(GroupScheduler):
 
     def _read_state(self, state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
         state: Any = find_state(FOLLOWER_FORMAT, state_dict)
-        if state is None:
-            state = FOLLOWER_FORMAT.read(
-                "state_dict", state_dict
-            )  # raises an error that says what it is
+        if state is None:  # `read` raises an error that says what it is
+            state = FOLLOWER_FORMAT.read("state_dict", state_dict)
         if state["key"] != self._key:
             raise ValueError(
                 f"state_dict is for key = {checks.short_repr(state['key'])}, but this follower "

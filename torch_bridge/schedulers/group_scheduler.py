@@ -30,9 +30,9 @@ from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.saved_states.formats import check_bool, reading_state_of
 from torch_bridge.advice.step_advice import StepAdvice, seems_loaded
-from torch_bridge.advice.value_advice import message_at_build, value_message, warn_about_factors
+from torch_bridge.advice.value_advice import message_at_build, value_message, warn_of_factors
 from torch_bridge.groups.curves_and_peaks import check_peaks_are_known
-from torch_bridge.groups.options import GroupOption, as_number, bases_per_group
+from torch_bridge.groups.options import GroupOption, bases_per_group
 from torch_bridge.schedulers.scheduled_groups import Members, ScheduledGroups
 from torch_bridge.schedulers.update_hook import call_before_updates
 
@@ -59,10 +59,10 @@ class GroupScheduler(LRScheduler):
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         groups = ScheduledGroups(optimizer, option, curve)
         self._groups = groups
-        distinct = groups.curves
-        if groups.curve is not None:
-            distinct = [groups.curve]
-        self._clock = check_clock(clock, distinct)
+        curves = groups.curves
+        if groups.curve is not None:  # also if there are no groups
+            curves = [groups.curve]
+        self._clock = check_clock(clock, curves)
         self._position = self._first_position(last_epoch)
         self._position_of_update: Position | None = None
         """Where the scheduler was at the last update, to notice that nobody steps it any more."""
@@ -71,7 +71,7 @@ class GroupScheduler(LRScheduler):
         differ from the program's without a warning."""
         self._advice: StepAdvice | None = None
 
-        warn_about_factors(option, groups.known)
+        warn_of_factors(option, groups.known)
         message = ""
         if advise:
             # The step of the first update: torch's constructor makes a step.
@@ -141,9 +141,17 @@ class GroupScheduler(LRScheduler):
         """The curve of each group, under torch's name."""
         return self._groups.curves
 
+    @lr_lambdas.setter
+    def lr_lambdas(self, curves: Any) -> None:  # a different one is an error of the next step
+        self._groups.curves = curves
+
     @property
-    def _last_lr(self) -> list[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def _last_lr(self) -> list[Any]:
         return self._groups.last
+
+    @_last_lr.setter
+    def _last_lr(self, values: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._groups.last = values
 
     def _sync_groups(self, *, warns: bool = True) -> None:
         """Match the groups and the lists, which a program may have changed; write into new groups.
@@ -158,7 +166,7 @@ class GroupScheduler(LRScheduler):
         groups = self._groups
         if groups.are_unchanged():
             return
-        members = groups.read()
+        members = groups.read_members()
         new = groups.new_among(members.groups)
         writes = bool(new) and groups.is_in_charge()
         # Warnings first, since they may be errors.
@@ -167,7 +175,7 @@ class GroupScheduler(LRScheduler):
                 self._warn_of_values(members)
             if groups.has_loaded_other_values():
                 self._advice.note_load()
-        warn_about_factors(groups.option, new)
+        warn_of_factors(groups.option, new)
         groups.accept(members, self.curve_step, writes=writes)
 
     def _warn_of_values(self, members: Members) -> None:
@@ -197,10 +205,10 @@ class GroupScheduler(LRScheduler):
         """Write the values of new groups, if this is the scheduler that the program steps."""
         option = self._groups.option
         # Torch's `get_optimizer_state_dict` makes an update in which every learning rate is 0.
-        if not any(not option.is_in(group) or as_number(option.read(group)) for group in new):
+        if not any(not option.is_in(group) or option.number_in(group) for group in new):
             return
         if self.last_epoch < 0:  # it waits for its turn
-            self._groups.keep_bases_of_new()
+            self._groups.keep_missing_bases()
         elif self._position is not self._position_of_update and self._groups.is_in_charge():
             self._sync_groups()
 
@@ -251,7 +259,7 @@ class GroupScheduler(LRScheduler):
 
     def __repr__(self) -> str:
         option = self._groups.option
-        values = [as_number(option.read(group)) for group in self._groups.present()]
+        values = [option.number_in(group) for group in self._groups.present()]
         curve = self._groups.curve or self.lr_lambdas
         unit = "" if self.unit is None else f", unit={self.unit}"
         return (
@@ -291,7 +299,7 @@ class GroupScheduler(LRScheduler):
         """Write the values of a position into the groups."""
         self._sync_groups()
         self._position = position
-        self._groups.write(self.get_lr())
+        self._groups.write_values(self.get_lr())
 
     def _restart_advice(self) -> None:
         if self._advice is not None:
@@ -312,7 +320,7 @@ class GroupScheduler(LRScheduler):
         curves, bases = self._groups.values.curves, self._groups.values.bases
         # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):
-            _, curves, bases = self._groups.read()
+            _, curves, bases = self._groups.read_members()
         return {
             "last_epoch": self.last_epoch,
             **dump_position(self._clock, self._position),
@@ -338,7 +346,7 @@ class GroupScheduler(LRScheduler):
             strict: As in `resume`.
         """
         groups = self._groups
-        members = groups.read()
+        members = groups.read_members()
         with reading_state_of(what, state_dict):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):

@@ -40,7 +40,7 @@ class Members(NamedTuple):
 class ScheduledGroups:
     """The groups of an optimizer that follow the curves of one scheduler.
 
-    Building it reads the groups, and changes nothing.
+    Building it changes no group.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ScheduledGroups:
         return groups
 
     def indices(self) -> list[int]:
-        """Return the places of these groups in `optimizer.param_groups`."""
+        """Return the indices of these groups in `optimizer.param_groups`."""
         groups = self.optimizer.param_groups
         if self._skips_groups:
             return [index for index, group in enumerate(groups) if self.option.is_in(group)]
@@ -111,7 +111,7 @@ class ScheduledGroups:
         """Return those of the groups that are not known."""
         return [group for group in groups if self.place_of(group) is None]
 
-    def read(self) -> Members:
+    def read_members(self) -> Members:
         """Return the groups, curves and bases as the program has left them. Changes nothing.
 
         Raises:
@@ -145,7 +145,7 @@ class ScheduledGroups:
 
     def are_unchanged(self) -> bool:
         """Return True if the program has changed neither the groups nor the lists."""
-        if list(self.bases) != self.values.bases or self.curves != self.values.curves:
+        if list(self.bases) != self.values.bases or list(self.curves) != self.values.curves:
             return False
         return self.are_known(self.present())
 
@@ -163,7 +163,7 @@ class ScheduledGroups:
         """Follow these groups from now on.
 
         Args:
-            members: The result of `read`.
+            members: The result of `read_members`.
             step: The step of the curve that gives the next values.
             writes: True to write the values of this step into new groups.
         """
@@ -182,8 +182,8 @@ class ScheduledGroups:
             group[key] = base
             if writes and not has_base:
                 last[index] = option.write(group, last[index])
-            elif writes:  # a different scheduler, or the program, has met it
-                last[index] = as_number(option.read(group))
+            elif writes:  # a different scheduler has written it, or the program has set its base
+                last[index] = option.number_in(group)
         if self._has_written_last():
             self._written[key] = last
         self.curves, self.bases = [*values.curves], [*values.bases]
@@ -194,7 +194,7 @@ class ScheduledGroups:
 
         Args:
             bases: The bases, in float32.
-            keeps_others: True to keep a different base in a group, from a different scheduler.
+            keeps_others: True to keep the base in a group if a different scheduler has changed it.
         """
         key, before = self.option.base_key, self.values.bases
         bases = [*bases, *before[len(bases) :]]
@@ -204,13 +204,13 @@ class ScheduledGroups:
             if not keeps_others or is_same(as_number(group.get(key, old)), old):
                 group[key] = base
 
-    def keep_bases_of_new(self) -> None:
-        """Keep the bases of new groups, before a different scheduler changes the values."""
+    def keep_missing_bases(self) -> None:
+        """Keep the base of each group that has none, before a different scheduler writes."""
         for index, group in zip(self.indices(), self.present(), strict=True):
             with suppress(TypeError, ValueError):  # raised by the next step
                 group.setdefault(self.option.base_key, self.option.base_of(index, group))
 
-    def write(self, values: list[Any]) -> None:
+    def write_values(self, values: list[Any]) -> None:
         """Write a value into each group."""
         option, name = self.option, self.option.name
         for index, group in enumerate(self.known):
@@ -233,12 +233,12 @@ class ScheduledGroups:
             return False
         present = {id(group) for group in self.present()}
         # Not strict, because programs append to `_last_lr`.
-        for group, last in zip(self.known, self.last, strict=False):
-            if id(group) not in present:
-                continue
-            if not is_same(as_number(self.option.read(group)), as_number(last)):
-                return False
-        return True
+        followed = zip(self.known, self.last, strict=False)
+        return all(
+            is_same(self.option.number_in(group), as_number(last))
+            for group, last in followed
+            if id(group) in present
+        )
 
     def has_loaded_other_values(self) -> bool:
         """Return True if the optimizer has loaded a state with different bases or values."""
@@ -251,7 +251,7 @@ class ScheduledGroups:
             if option.base_key not in group:  # saved before a scheduler was built
                 last = base
             saved_base = as_number(group.get(option.base_key, base))
-            value = as_number(option.read(group))
+            value = option.number_in(group)
             if not (is_same(value, as_number(last)) and is_same(saved_base, base)):
                 return True
         return False

@@ -106,19 +106,18 @@ def describe_curves(question: Mapping[str, Any]) -> dict[str, Any]:
             objects. Curves and peaks may have any value: their faults are a part of the answer.
         ValueError: There are too many curves.
     """
-    described = map(_describe, _entries_as_text(question["curves"]))
-    return {"curves": [description for *_, description in described]}
+    return {"curves": [description for *_, description in _describe_all(question)]}
 
 
-def read_learning_rates(question: Mapping[str, Any]) -> dict[str, Any]:
+def learning_rates_at_step(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves", "step"} -> {"learning_rates"}, with six digits."""
     step: int = question["step"]
     lrs = [curve.learning_rate(step, peak) for curve, peak in _valid_curves(question)]
     return {"learning_rates": [float(f"{lr:.6g}") for lr in lrs]}
 
 
-def compare_valid_curves(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"curves", "runs"} -> the bounds and, given the `runs` from `open_log`, the forecasts.
+def answer_comparison(question: Mapping[str, Any]) -> dict[str, Any]:
+    """{"curves", "runs"} -> the bounds, a note and, given the `runs` of `open_log`, the forecasts.
 
     They take longest: while a handle is dragged, the picture must not wait for them.
     """
@@ -132,8 +131,11 @@ def compare_valid_curves(question: Mapping[str, Any]) -> dict[str, Any]:
 
 def _valid_curves(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:
     """Return the curves without a fault, with their peaks."""
-    described = map(_describe, _entries_as_text(question["curves"]))
-    return [(curve, peak) for curve, peak, _ in described if curve]
+    return [(curve, peak) for curve, peak, _ in _describe_all(question) if curve]
+
+
+def _describe_all(question: Mapping[str, Any]) -> "list[_Described]":
+    return [_describe(text) for text in _entries_as_text(question["curves"])]
 
 
 def _entries_as_text(entries: Any) -> list[str]:
@@ -155,8 +157,8 @@ def _entries_as_text(entries: Any) -> list[str]:
 def _forecasts(runs: tuple[str, ...], curves: Sequence[tuple[Curve, float]]) -> dict[str, Any]:
     fit = fit_logs(runs)
     forecasts: list[dict[str, Any]] = []
-    if fit.law is not None:
-        forecasts = forecast_curves(fit.law, curves)
+    if fit.fit is not None:
+        forecasts = forecast_curves(fit.fit, curves)
     return {"fit": fit.answer, "forecasts": forecasts, "forecast_note": FORECAST_NOTE}
 
 
@@ -264,8 +266,8 @@ def _least_bound(curve: Curve) -> LeastBound | None:
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "/describe": describe_curves,
-    "/learning_rates": read_learning_rates,
-    "/compare": compare_valid_curves,
+    "/learning_rates": learning_rates_at_step,
+    "/compare": answer_comparison,
     "/log": open_log,
 }
 """The function that answers each path."""

@@ -113,13 +113,13 @@ def _read_run(text: str) -> _NamedRun:
 class RunsFit(NamedTuple):
     """The law fitted to the runs, or None, and the answer about them."""
 
-    law: LossFit | None
+    fit: LossFit | None
     answer: dict[str, Any]
 
 
 @lru_cache(16)
 def fit_logs(texts: tuple[str, ...]) -> RunsFit:
-    """RunsFit the law to the runs of `open_log`; the answer is {"runs", "advice"} or {"fault"}.
+    """Fit the law to the runs of `open_log`; the answer is {"runs", "advice"} or {"fault"}.
 
     A run in the answer has the logged losses and the fitted law, as `LossFit.plot` draws them.
     """
@@ -127,15 +127,15 @@ def fit_logs(texts: tuple[str, ...]) -> RunsFit:
     runs = [run for _, run in named_runs]
     try:
         with record_warnings() as advice:
-            law = fit_runs(runs, [name for name, _ in named_runs])
+            fit = fit_runs(runs, [name for name, _ in named_runs])
     except ValueError as error:
         return RunsFit(None, {"fault": str(error)})
-    return RunsFit(law, {"runs": [_describe_run(law, run) for run in runs], "advice": advice})
+    return RunsFit(fit, {"runs": [_describe_run(fit, run) for run in runs], "advice": advice})
 
 
-def _describe_run(law: LossFit, run: LossRun) -> dict[str, list[float]]:
+def _describe_run(fit: LossFit, run: LossRun) -> dict[str, list[float]]:
     """Return the losses of a run and of its fit for the picture."""
-    drawn = law._run_to_draw(run)
+    drawn = fit._run_to_draw(run)
     shown = thin_out(np.arange(len(drawn.steps)), _MAX_DRAWN)
     return {
         "steps": drawn.steps[shown].tolist(),

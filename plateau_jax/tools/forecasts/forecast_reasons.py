@@ -13,7 +13,7 @@ from plateau_jax.tools.forecasts.loss_run import (
     octaves_to_runs,
     peaks_agree,
 )
-from plateau_jax.tools.theory.curve_parts import segment_begins, segment_end_steps
+from plateau_jax.tools.theory.curve_parts import first_and_last_steps_of, segment_begins
 
 _MAX_HORIZON = 4.0
 """A forecast reaches at most this many times the steps of the longest run."""
@@ -164,7 +164,7 @@ def _warmup_bounds(run: LossRun) -> tuple[int, int]:
 
 def _warmup_steps(curve: Curve, updates: int) -> int:
     """Return the number of steps before the learning rate is near its peak."""
-    steps = segment_end_steps(curve, updates)
+    steps = first_and_last_steps_of(curve, updates)
     multipliers = curve(steps)
     return int(steps[np.argmax(multipliers >= _NEAR_PEAK * multipliers.max())])
 
@@ -172,9 +172,9 @@ def _warmup_steps(curve: Curve, updates: int) -> int:
 def _has_high_plateau(run: LossRun) -> bool:
     """Return True if a run has a plateau above half its peak for a tenth of its steps."""
     last_step = last_step_of(run)
-    steps = segment_end_steps(run.curve, last_step)
+    steps = first_and_last_steps_of(run.curve, last_step)
     multipliers = run.curve(steps)
-    # A segment is monotone, so it is flat between two borders with the same learning rate.
+    # A segment is monotone, so it is flat between two of these steps with the same learning rate.
     begins = np.flatnonzero(np.diff(multipliers, prepend=np.nan) != 0)
     ends = np.append(begins[1:], len(steps)) - 1
     lengths = steps[ends] - steps[begins] + 1

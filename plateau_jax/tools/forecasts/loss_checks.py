@@ -39,7 +39,7 @@ _MAX_MISFIT_OF_SEVERAL = 0.008
 # in 472 fits of raw losses. It detects a fraction of 0.87 to 0.96 of EMAs, with factors of 0.9 and
 # 0.99, and of running means. `_BEGINNING_FACTOR` rejects none of 221 fits of raw losses, and 0.8 of
 # 438 fits to runs without their beginning.
-_MIN_TO_COMPARE_LAGS = 120
+_MIN_LOSSES_FOR_LAGS = 120
 _LAGS = 60
 _MAX_NOISE_FACTOR = 2.0
 _MAX_AUTOCORRELATION = 0.55
@@ -53,7 +53,7 @@ _NOISE_OF_FORMULA = 1e-7
 _BEGINNING = 0.05
 """A log must begin before this fraction of the run for its losses to tell how the run began."""
 
-_MIN_TO_JUDGE_BEGINNING = 10
+_MIN_GROUPS_FOR_BEGINNING = 10
 
 _EARLIER_PROGRESS = 0.1, 0.25, 0.5, 1.0
 """The values of S at step 0 that are tried, as fractions of the S of the run."""
@@ -171,7 +171,7 @@ def _seems_to_lag(run: LossRun) -> bool:
     errors = fit_alone(run).losses(logged.progress, logged.noise) / logged.losses - 1
     losses = group_run(run, AFTER_WARMUP).raw_losses
     least = _MIN_LAW_ERROR
-    if len(losses) < _MIN_TO_COMPARE_LAGS:
+    if len(losses) < _MIN_LOSSES_FOR_LAGS:
         # So few losses differ so much from one to the next that their second differences are
         # correlated even without a lag.
         least = max(least, _ERROR_FACTOR * relative_sd(second_differences(logged.losses)))
@@ -190,7 +190,7 @@ def _lags(losses: _Floats) -> bool:
     if np.median(np.abs(np.diff(losses, 8) / losses[4:-4])) < _NOISE_OF_FORMULA * binomials**0.5:
         return False
     bends = second_differences(losses)
-    if len(losses) >= _MIN_TO_COMPARE_LAGS:
+    if len(losses) >= _MIN_LOSSES_FOR_LAGS:
         distant = second_differences(losses, len(losses) // _LAGS)
         if relative_sd(distant) > _MAX_NOISE_FACTOR * relative_sd(bends):
             return True
@@ -210,7 +210,7 @@ def _begins_late(run: LossRun) -> bool:
     if run.steps[0] > _BEGINNING * last_step_of(run):
         return False
     later_run = _without_beginning(run)
-    if len(group_run(later_run, AFTER_WARMUP).losses) < _MIN_TO_JUDGE_BEGINNING:
+    if len(group_run(later_run, AFTER_WARMUP).losses) < _MIN_GROUPS_FOR_BEGINNING:
         return False
     if _seems_to_lag(later_run):
         return False

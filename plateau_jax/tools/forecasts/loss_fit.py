@@ -98,11 +98,11 @@ def fit_losses(runs: LossRun | Iterable[LossRun]) -> "LossFit":
 
 
 def fit_runs(runs: Sequence[LossRun], names: Sequence[str]) -> "LossFit":
-    """Fit one run, or several with the same peak; messages about one of several name it."""
+    """Fit one run, or several with the same peak; with several, messages begin with a name."""
     peaks = group_by_peak(runs)
     if len(peaks) > 1:
         listed = ", ".join(f"{peak:g}" for peak in peaks)
-        raise ValueError(f"the runs have several peaks, {listed}: fit the runs of each peak alone")
+        raise ValueError(f"the runs have several peaks, {listed}: fit only those of one")
     prefixes = [f"{name}: " if len(runs) > 1 else "" for name in names]
     advice = check_runs(runs, prefixes)
     logged = group_losses(runs, AFTER_WARMUP)

@@ -11,7 +11,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.table.exact_segments import with_stops
 from plateau_jax.tools.forecasts.loss_law import Law, LoggedLosses, fit_law, schedule_sums
 from plateau_jax.tools.forecasts.loss_run import LossRun, largest_lr_of, last_step_of
-from plateau_jax.tools.theory.curve_parts import segment_end_steps
+from plateau_jax.tools.theory.curve_parts import first_and_last_steps_of
 
 _Floats = NDArray[np.float64]
 _Mask = NDArray[np.bool_]
@@ -152,7 +152,7 @@ def _weights_of_groups(steps: _Floats, last_step: int) -> _Floats:
 
 def falls_to_half(curve: Curve, updates: int) -> bool:
     """Return True if the learning rate falls to half its peak within this number of updates."""
-    multipliers = curve(segment_end_steps(curve, updates))
+    multipliers = curve(first_and_last_steps_of(curve, updates))
     after_peak = multipliers[np.argmax(multipliers) :]
     return bool(after_peak.min() <= after_peak[0] / 2)
 

@@ -24,7 +24,7 @@ _IN_FLOAT32 = 4 * 2.0**-24
 KNOWN_DIGITS = 3
 """Bare numbers with fewer digits do not show their precision. Then this many are assumed."""
 
-_MIN_DECIMALS = -4
+_MAX_LAST_PLACE = -4
 """Loggers that round a bare number keep at least four decimals."""
 
 _SIMILAR_CELLS = 6
@@ -93,7 +93,7 @@ def _last_places(cells: Sequence[Cell], *, are_formatted: bool) -> tuple[Floats,
     is_text = all(cell.text for cell in cells)
     if are_formatted or (is_text and shows_zeros and _show_digits(texts, list(different))):
         is_bare = np.array([cell.text in (None, "0", "0.0") for cell in cells])
-        places = np.where(is_bare, np.minimum(places, _MIN_DECIMALS), places)
+        places = np.where(is_bare, np.minimum(places, _MAX_LAST_PLACE), places)
         # 0.0 among 0.0003 and 0.0002 is not a rounded number.
         return np.where(is_zero, np.minimum(places, finest), places), int(digits.max())
 

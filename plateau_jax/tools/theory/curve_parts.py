@@ -85,7 +85,7 @@ def segment_begins(curve: Curve) -> _Steps:
     return np.array(begins, np.int64)
 
 
-def segment_end_steps(curve: Curve, updates: int) -> _Steps:
+def first_and_last_steps_of(curve: Curve, updates: int) -> _Steps:
     """Return the first and the last step of each segment, up to a number of updates, in order.
 
     A segment is monotone, so the largest and the smallest learning rate are among them.
@@ -97,7 +97,7 @@ def segment_end_steps(curve: Curve, updates: int) -> _Steps:
 
 def largest_multiplier(curve: Curve, updates: int) -> float:
     """Return the largest multiplier of the first updates."""
-    multipliers = curve(segment_end_steps(curve, updates))
+    multipliers = curve(first_and_last_steps_of(curve, updates))
     return float(np.max(multipliers))
 
 

@@ -158,7 +158,7 @@ def _shapes_in(state: Mapping[str, Any]) -> dict[str, str]:
     return shapes
 
 
-def read_tensors(saved: CheckpointReader, structure: Any, targets: "TensorAllocator") -> Any:
+def read_tensors(saved: CheckpointReader, structure: Any, allocator: "TensorAllocator") -> Any:
     """Return a structure with its stored values read."""
     tensors: dict[str, Tensor] = {}
 
@@ -168,16 +168,16 @@ def read_tensors(saved: CheckpointReader, structure: Any, targets: "TensorAlloca
         if leaf.is_bytes:
             tensors[leaf.name] = saved.reader.empty_bytes(leaf.name)
         else:
-            tensors[leaf.name] = targets.allocate(path, leaf)
+            tensors[leaf.name] = allocator.allocate(path, leaf)
 
     def fill(path: str, leaf: Any) -> Any:
         if not isinstance(leaf, StoredValue):
             return leaf
-        return decode(path, leaf, tensors[leaf.name], targets.sharded_like(path, leaf))
+        return decode(path, leaf, tensors[leaf.name], allocator.sharded_like(path, leaf))
 
-    map_leaves(targets.name, structure, allocate)
+    map_leaves(allocator.name, structure, allocate)
     saved.reader.fill_tensors(tensors)
-    return map_leaves(targets.name, structure, fill)
+    return map_leaves(allocator.name, structure, fill)
 
 
 class TensorAllocator:

@@ -69,15 +69,15 @@ def merge_states(
     last = sources[-1]
     current = plain_state(model)
     averaged = _names_to_average(sources, current)
-    targets = TensorAllocator(part, model)
+    allocator = TensorAllocator(part, model)
 
     state: Any = copy.copy(last.structure)  # keeps torch's `_metadata`
     for names in _groups(averaged, current):
-        for name, mean in _means(sources, names, targets).items():
+        for name, mean in _means(sources, names, allocator).items():
             state[name] = mean.to(current[name].dtype)
 
     rest = {name: leaf for name, leaf in last.structure.items() if name not in averaged}
-    state.update(read_tensors(last.saved, rest, targets))
+    state.update(read_tensors(last.saved, rest, allocator))
     return state
 
 
@@ -97,7 +97,7 @@ def _groups(names: Sequence[str], current: Mapping[str, Tensor]) -> Generator[li
 
 
 def _means(
-    sources: Sequence[_Source], names: Sequence[str], targets: TensorAllocator
+    sources: Sequence[_Source], names: Sequence[str], allocator: TensorAllocator
 ) -> dict[str, Tensor]:
     """Return the mean of some tensors, in the dtype of the sum."""
     sums: dict[str, Tensor] = {}
@@ -106,7 +106,7 @@ def _means(
         if source.weight == 0:
             continue  # 0 · infinity is NaN
         structure = {name: source.structure[name] for name in names}
-        tensors: dict[str, Any] = read_tensors(source.saved, structure, targets)
+        tensors: dict[str, Any] = read_tensors(source.saved, structure, allocator)
         for name in names:
             tensor = tensors.pop(name).detach()
             product = tensor.to(_dtype_of_sum(sources, name), copy=True)  # tied ones share memory

@@ -112,7 +112,7 @@ def split_state(name: str, state: Any, copy_tensor: Callable[[Tensor], Tensor]) 
 
 
 def read_structure(name: str, content: Tensor, stored_name: Callable[[str], str]) -> Any:
-    """Return a state with a `StoredValue` value in place of each stored one.
+    """Return a state with a `StoredValue` in place of each stored one.
 
     `stored_name` returns the name that the files have for a name in the structure.
     """

@@ -26,7 +26,7 @@ ARRAY = "array"
 """A NumPy array, stored as a tensor."""
 SCALAR = "scalar"
 """A NumPy scalar, stored as a tensor with no dimensions."""
-AS_BYTES = "saved"
+BYTES = "saved"
 """A tensor, stored as bytes."""
 
 
@@ -44,7 +44,7 @@ class StoredValue:
 
     @property
     def is_bytes(self) -> bool:
-        return self.kind == AS_BYTES
+        return self.kind == BYTES
 
 
 def kind_of(tensor: Tensor) -> str:
@@ -52,7 +52,7 @@ def kind_of(tensor: Tensor) -> str:
     local = local_shard(tensor)
     if local.dtype in STORED_DTYPES and not wraps_tensors(local):
         return TENSOR
-    return AS_BYTES
+    return BYTES
 
 
 def encode(stored: StoredValue, tensor: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def check_tensor(path: str, tensor: Tensor) -> None:
     mesh = mesh_of(tensor)
     if mesh is None:
         return
-    if kind_of(tensor) == AS_BYTES:
+    if kind_of(tensor) == BYTES:
         raise unsupported(path, f"a shard of {full_name(type(local))} and {local.dtype}")
     if mesh.size() != processes.world_size():
         raise unsupported(path, f"a DTensor over {mesh}, not over all ranks")

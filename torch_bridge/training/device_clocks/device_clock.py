@@ -139,11 +139,11 @@ class DeviceClock:
 
     def position_of(self, counters: Counters) -> Position:
         """Return the position at these counters. With rules, synchronizes with the device."""
-        rules = () if self._hold is None else self._hold.read_states()
+        rule_states = () if self._hold is None else self._hold.read_states()
         rest = 0
         if self._unit is not None:
             rest = counters.consumed % self._unit
-        return Position(counters.applied, counters.curve_step, rest, rules)
+        return Position(counters.applied, counters.curve_step, rest, rule_states)
 
     def lrs_at(self, step: int) -> list[float]:
         """Return the learning rate of each group at a step of the curve, computed on the host."""

@@ -15,7 +15,7 @@ from torch_bridge.training.distributed.parallelism import Parallelism
 from torch_bridge.training.train_step.status import Status
 
 _WARM_UPS = 3
-# Further shapes run eagerly: a number in the batch that always changes gives new ones.
+# Further signatures run eagerly: a number in the batch that always changes gives new ones.
 _MAX_SIGNATURES = 8
 _PLAIN_TYPES = (int, float, bool, str, bytes, type(None))
 _NOTE = (
@@ -180,26 +180,26 @@ class GraphedUpdate:
         if self._warm_ups and self._guards.failed():
             self.drop()
         batches: list[_FlatBatch] = []
-        shapes: list[tuple[Any, ...]] = []
+        signatures: list[tuple[Any, ...]] = []
         for micro_batch in micro_batches:
             leaves, structure = pytree.tree_flatten(micro_batch)
             for leaf in leaves:
                 _check_leaf(leaf, self._stream.device)
             batches.append(_FlatBatch(leaves, structure))
-            shapes.append((structure, *_signature_of(leaves)))
-        shape = tuple(shapes)
-        captured = self.captured.get(shape)
+            signatures.append((structure, *_signature_of(leaves)))
+        signature = tuple(signatures)
+        captured = self.captured.get(signature)
         if captured is not None:
             return _replay(captured, batches)
-        if shape not in self._warm_ups and len(self._warm_ups) == _MAX_SIGNATURES:
+        if signature not in self._warm_ups and len(self._warm_ups) == _MAX_SIGNATURES:
             return self._update(micro_batches)
-        if self._warm_ups.get(shape, 0) < _WARM_UPS:
-            return self._warm_up(shape, micro_batches)
+        if self._warm_ups.get(signature, 0) < _WARM_UPS:
+            return self._warm_up(signature, micro_batches)
         captured = self._capture(batches)
-        self.captured[shape] = captured
+        self.captured[signature] = captured
         return _replay(captured, batches)
 
-    def _warm_up(self, shape: Any, micro_batches: Sequence[Any]) -> Any:
+    def _warm_up(self, signature: Any, micro_batches: Sequence[Any]) -> Any:
         current = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(current)
         try:
@@ -209,7 +209,7 @@ class GraphedUpdate:
             current.wait_stream(self._stream)
         for output in pytree.tree_leaves(result):
             output.record_stream(current)  # the side stream must not reuse its memory too early
-        self._warm_ups[shape] = self._warm_ups.get(shape, 0) + 1
+        self._warm_ups[signature] = self._warm_ups.get(signature, 0) + 1
         if not self.captured:
             self._guards.record()  # optimizers create states during warm-ups: not a change
         return result

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from plateau_jax.curves.curve import Curve
-from torch_bridge.advice.value_advice import warn_about_factors
+from torch_bridge.advice.value_advice import warn_of_factors
 from torch_bridge.groups.curves_and_peaks import as_curves, curves_of
 from torch_bridge.groups.optimizers import (
     all_parameters,
@@ -229,5 +229,5 @@ def peaks_of(optimizer: Optimizer) -> list[float]:
     """Return each group's peak in float32; warn of factors that only other schedulers read."""
     groups = groups_of(optimizer)
     peaks = [LEARNING_RATE.base_of(index, group) for index, group in enumerate(groups)]
-    warn_about_factors(LEARNING_RATE, groups)
+    warn_of_factors(LEARNING_RATE, groups)
     return peaks

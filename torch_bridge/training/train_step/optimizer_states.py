@@ -221,7 +221,7 @@ def _restore_dtypes_of(
                 loaded[name] = pytree.tree_map_only(Tensor, methodcaller("to", device), value)
             continue
         is_cast = isinstance(current, Tensor) and current.dtype != value.dtype
-        if is_cast and name != STEP_COUNT:  # float32 if fused or capturable, whatever was saved
+        if is_cast and name != STEP_COUNT:  # cast by torch on purpose
             loaded[name] = value.to(device)
 
 

@@ -173,11 +173,11 @@ class OptimizerSteppers:
         Raises:
             ValueError: As `attach`.
         """
-        if not all(attached.is_current() for attached in self._attached):
-            self.attach()
-        else:
+        if all(attached.is_current() for attached in self._attached):
             check_no_scheduler(self._nested)
             self._write_tensors()
+        else:
+            self.attach()
 
     def _write_tensors(self) -> None:
         """Give the groups their tensors, which a program may have replaced."""
@@ -198,7 +198,8 @@ class OptimizerSteppers:
             # The only time that an update waits for the device. An interrupt during this wait, such
             # as Ctrl-C, changes nothing, so it comes before `begin_writing`: the step stays usable.
             both = torch.stack([skip.long(), self._clock.curve_step])  # to wait once
-            is_skipped, curve_step = cast("list[int]", both.tolist())
+            skipped, curve_step = cast("list[int]", both.tolist())
+            is_skipped = bool(skipped)
             self.write_host_lrs(curve_step)
         # Before the first optimizer moves a weight, and before a skipped update is counted.
         self._status.begin_writing()

@@ -57,7 +57,7 @@ class Update:
         self._max_norm = max_norm
 
     def __call__(self, micro_batches: Sequence[Any]) -> StepResult:
-        """Run an update over this rank's micro-batches, so that an error leaves nothing behind."""
+        """Run an update over this rank's micro-batches. Leaves no gradient, even after an error."""
         self._clear_gradients()
         try:
             result = self._run(micro_batches)
