@@ -329,21 +329,10 @@ def is_not_real(value: Any) -> bool:
     return "bool" in dtype or "complex" in dtype
 
 
-def is_jax_array(value: Any) -> bool:
-    """Return True for a JAX array, traced or not. Does not import JAX."""
-    jax = sys.modules.get("jax")
-    return isinstance(value, getattr(jax, "Array", ()))
-
-
-def has_integers(array: Any) -> bool:
-    """Return True if the dtype of an array is an integer type."""
-    # By name, because the 4-bit integers that JAX adds are not of NumPy's integer kinds.
-    return array.dtype.name.removeprefix("u").startswith("int")
-
-
 def clamp_steps(step: Any) -> np.ndarray:
     """Return integers of any size as int32, clamped to 0 … 2³¹ - 1."""
-    if is_jax_array(step) or hasattr(step, "__jax_array__"):
+    jax = sys.modules.get("jax")  # without importing it
+    if isinstance(step, getattr(jax, "Array", ())) or hasattr(step, "__jax_array__"):
         raise TypeError(
             "step is a JAX array, which a curve does not accept: write optax_schedule(curve, "
             "peak_value), or multiplier(curve.table, step) in your own function; on the host, as "
@@ -355,7 +344,8 @@ def clamp_steps(step: Any) -> np.ndarray:
     else:
         # As objects: NumPy turns [True, 2] into integers, but [-1, 2**63] and [] into floats.
         array = np.asarray(step, object)
-    if not has_integers(array):
+    # By name, because the 4-bit integers that JAX adds are not of NumPy's integer kinds.
+    if not array.dtype.name.removeprefix("u").startswith("int"):
         try:
             clamped = [min(max(integer("step", item), 0), MAX_STEP) for item in array.flat]
         except TypeError:

@@ -153,12 +153,12 @@ def check_resume(
     """
     step = check_step(step)
     current = read_checked_records("now", now)
-    if saved is None and (step > 0 or may_share_steps(current)):
-        warn(
-            f"the run resumes at step {step} from a state without a record, so nothing shows "
-            "whether it has followed this curve so far"
-        )
     if saved is None:
+        if step > 0 or may_share_steps(current):
+            warn(
+                f"the run resumes at step {step} from a state without a record, so nothing shows "
+                "whether it has followed this curve so far"
+            )
         return
     records = read_records("saved", saved)
     owner = StateOwner("the run", "pass strict=False to check_resume")
