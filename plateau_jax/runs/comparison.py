@@ -55,6 +55,7 @@ def compare_runs(
     step: int,
     owner: StateOwner,
     *,
+    is_peak_used: bool,
     is_step_used: bool,
     strict: bool,
 ) -> list[str]:
@@ -62,7 +63,8 @@ def compare_runs(
 
     All steps of the curves below `step` are compared. If an update may have used that step already,
     it is compared too, except at or past the end of the saved curve, where the next phase of
-    `saved.then(...)` may have a different level.
+    `saved.then(...)` may have a different level. The peaks are compared if an update may have used
+    the saved one.
 
     Raises:
         ValueError: The run cannot continue, and `strict` is True.
@@ -73,8 +75,7 @@ def compare_runs(
         differences = [_Difference("number of groups", problem, continues)]
     else:
         differences = [_clock_difference(saved, now, step)]
-        # At step 0 no update has used the saved peak, but the run may continue with it.
-        if step > 0 or is_step_used or owner.keeps_saved_peak:
+        if is_peak_used:
             differences.append(_peak_difference(saved, now, owner))
         differences.append(_curve_difference(saved, now, step, is_step_used=is_step_used))
     warnings: list[str] = []

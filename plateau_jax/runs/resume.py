@@ -78,6 +78,7 @@ def resume(
         now,
         position.step,
         owner,
+        is_peak_used=position.updates > 0 or owner.keeps_saved_peak,
         is_step_used=position.rest > 0 or (has_rules and position.step != position.updates),
         strict=strict,
     )
@@ -183,7 +184,15 @@ def compare_records(
         ValueError: It cannot resume.
     """
     is_step_used = may_share_steps([*saved, *now])
-    return compare_runs(saved, now, step, owner, is_step_used=is_step_used, strict=strict)
+    return compare_runs(
+        saved,
+        now,
+        step,
+        owner,
+        is_peak_used=step > 0 or is_step_used,
+        is_step_used=is_step_used,
+        strict=strict,
+    )
 
 
 def may_share_steps(records: Sequence[Record]) -> bool:

@@ -98,7 +98,7 @@ def cut_segments(segments: Sequence[ExactSegment], begin: int, stop: int) -> Ite
     for segment, after in with_stops([*moving, end._replace(name="plateau")]):
         first = max(segment.begin, begin)
         if first < stop and (after is None or first < after):
-            yield segment.from_step(first)
+            yield segment if first == segment.begin else segment.from_step(first)
 
 
 def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:

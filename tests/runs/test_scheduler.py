@@ -64,6 +64,14 @@ def test_state_with_another_peak():
     CurveScheduler(CURVE, 0.2).load_state_dict(saved.state_dict())
 
 
+@wrong(ValueError, "it was saved with 0.3, now 0.2")
+def test_update_that_consumed_nothing_has_used_the_peak():
+    clock = DataClock(64)
+    scheduler = CurveScheduler(CURVE, 0.3, clock=clock)
+    scheduler.step(count=0)
+    CurveScheduler(CURVE, 0.2, clock=clock).load_state_dict(scheduler.state_dict())
+
+
 def test_state_of_no_update_has_used_no_peak():
     scheduler = CurveScheduler(CURVE, 0.2)
     scheduler.load_state_dict(CurveScheduler(CURVE, 0.3).state_dict())

@@ -134,7 +134,7 @@ class GroupScheduler(LRScheduler):
 
     @base_lrs.setter
     def base_lrs(self, bases: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._groups.bases = bases
+        self._groups.bases = [*bases]
 
     @property
     def lr_lambdas(self) -> list[Any]:
@@ -143,7 +143,7 @@ class GroupScheduler(LRScheduler):
 
     @lr_lambdas.setter
     def lr_lambdas(self, curves: Any) -> None:  # a different one is an error of the next step
-        self._groups.curves = curves
+        self._groups.curves = [*curves]
 
     @property
     def _last_lr(self) -> list[Any]:
@@ -151,7 +151,7 @@ class GroupScheduler(LRScheduler):
 
     @_last_lr.setter
     def _last_lr(self, values: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._groups.last = values
+        self._groups.last = [*values]
 
     def _sync_groups(self, *, warns: bool = True) -> None:
         """Match the groups and the lists, which a program may have changed; write into new groups.

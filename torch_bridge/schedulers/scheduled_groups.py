@@ -133,19 +133,19 @@ class ScheduledGroups:
                 )
             curves.append(self.curve)
             bases.append(self.option.base_of(index, group))
-        if list(self.curves) not in (self.values.curves, curves):
+        if self.curves not in (self.values.curves, curves):
             raise TypeError(
                 "the curves of a scheduler can't be changed: build a scheduler with the new curve, "
                 "and call new.load_state_dict(old.state_dict()). StagedCurve.through(points) makes "
                 "a curve of any multipliers. Torch's LambdaLR follows any function of the step"
             )
-        if list(self.bases) != self.values.bases:
+        if self.bases != self.values.bases:
             bases = bases_per_group("base_lrs", self.bases, len(groups))
         return Members(groups, curves, bases)
 
     def are_unchanged(self) -> bool:
         """Return True if the program has changed neither the groups nor the lists."""
-        if list(self.bases) != self.values.bases or list(self.curves) != self.values.curves:
+        if self.bases != self.values.bases or self.curves != self.values.curves:
             return False
         return self.are_known(self.present())
 
