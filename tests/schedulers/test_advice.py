@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture
 def run():
-    return TorchRun(make_lr=torch.tensor)
+    return TorchRun(make_value=torch.tensor)
 
 
 @contextmanager

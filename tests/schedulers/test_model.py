@@ -112,9 +112,9 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 class Program:
     """An optimizer, its scheduler or follower, and the model of both."""
 
-    def __init__(self, kind, make_lr):
+    def __init__(self, kind, make_value):
         self.kind = kind
-        self.make_lr = make_lr
+        self.make_value = make_value
         self.base_key = "initial_lr"
         if kind.key == "weight_decay":
             self.base_key = "initial_weight_decay"
@@ -129,7 +129,7 @@ class Program:
     def new_group(self, value, initial=None):
         """Return a group that the optimizer does not have yet."""
         options = {"params": [new_parameter()], "betas": (0.5, 0.75)}
-        set_option(options, self.kind.key, self.make_lr(value))
+        set_option(options, self.kind.key, self.make_value(value))
         if initial is not None:
             options[self.base_key] = initial
         return Group(options, value, initial)
@@ -140,11 +140,11 @@ class Program:
         self.metrics = []
         self.curve = build(description)
         self.oracle = Oracle(description)
-        self.part = self.new_part()
+        self.scheduler = self.new_scheduler()
         self.model.forget()
         self.model.write(self.multiplier())
 
-    def new_part(self):
+    def new_scheduler(self):
         if self.kind.key != "lr":
             return follow(self.optimizer, self.kind.key, self.curve)
         scheduler = lambda_lr(self.optimizer, self.curve, clock=self.kind.clock)
@@ -175,19 +175,19 @@ class Program:
         assert_equal_trees(self.contents(), before)
         for group, options in zip(self.model.present, self.groups, strict=True):
             assert options is group.options
-            assert option_of(options, self.kind.key) == self.make_lr(group.value)
+            assert option_of(options, self.kind.key) == self.make_value(group.value)
             assert options.get(self.base_key) == group.initial
 
     def contents(self):
         """Return the options of the groups, and the state."""
-        return copy.deepcopy([self.groups, self.part.state_dict()])
+        return copy.deepcopy([self.groups, self.scheduler.state_dict()])
 
     def read(self):
-        self.part.get_last_lr()
-        self.part.state_dict()
+        self.scheduler.get_last_lr()
+        self.scheduler.state_dict()
         if not self.kind.is_sequence:
-            self.part.get_lr()
-            repr(self.part)
+            self.scheduler.get_lr()
+            repr(self.scheduler)
 
     def check_update(self, *_):
         """Check the values that an update uses: new groups have theirs by now."""
@@ -204,11 +204,11 @@ class Program:
 
     def step(self, count=5, metric=0.75):
         if isinstance(self.kind.clock, DataClock):
-            self.part.step(count=count)
+            self.scheduler.step(count=count)
         elif self.kind.clock is not None:
-            self.part.step(metric)
+            self.scheduler.step(metric)
         else:
-            self.part.step()
+            self.scheduler.step()
         self.counts.append(count)
         self.metrics.append(metric)
         self.model.write(self.multiplier())
@@ -275,31 +275,31 @@ class Program:
 
     def load_scheduler(self):
         self.update()  # so that all groups are met
-        self.part.load_state_dict(through_file(self.part.state_dict()))
+        self.scheduler.load_state_dict(through_file(self.scheduler.state_dict()))
 
     def restart(self):
         """Resume in a new process."""
         self.update()
-        states = through_file([self.optimizer.state_dict(), self.part.state_dict()])
+        states = through_file([self.optimizer.state_dict(), self.scheduler.state_dict()])
         if not self.groups:
             return
         rebuilt = [self.new_group(0.0625) for _ in self.groups]
         self.optimizer = SGD([group.options for group in rebuilt], lr=0.125)
-        self.part = self.new_part()
+        self.scheduler = self.new_scheduler()
         self.optimizer.load_state_dict(states[0])
-        self.part.load_state_dict(states[1])
+        self.scheduler.load_state_dict(states[1])
         self.model.removed = []
         self.take_over()
 
     def roll_back(self):
         """Load the states of some updates ago."""
         self.update()
-        saved = copy.deepcopy([self.optimizer.state_dict(), self.part.state_dict()])
+        saved = copy.deepcopy([self.optimizer.state_dict(), self.scheduler.state_dict()])
         counts, metrics = [*self.counts], [*self.metrics]
         for _ in range(3):
             self.update()
         self.optimizer.load_state_dict(saved[0])
-        self.part.load_state_dict(saved[1])
+        self.scheduler.load_state_dict(saved[1])
         self.counts, self.metrics = counts, metrics
         self.take_over()
         self.model.write(self.multiplier())
@@ -310,9 +310,9 @@ class Program:
             return
         bases = [0.5 - index / 64 for index in range(len(self.groups))]
         if self.kind.key == "lr":
-            self.part.set_peak(bases)
+            self.scheduler.set_peak(bases)
         else:
-            self.part.set_base_value(bases)
+            self.scheduler.set_base_value(bases)
         self.model.meet(self.multiplier(), writes=True)
         for group, base in zip(self.model.present, bases, strict=True):
             group.base = group.initial = base
@@ -322,7 +322,7 @@ class Program:
         """Write into `base_lrs`; it counts from the next step on."""
         self.update()  # so that the list has all groups
         if self.groups and not self.kind.is_sequence:
-            self.part.base_lrs[-1] *= 0.5
+            self.scheduler.base_lrs[-1] *= 0.5
             base = self.model.present[-1].base
             assert base is not None
             self.model.present[-1].base = base / 2
@@ -336,16 +336,16 @@ class Program:
             self.model.present[0].initial = 0.5
 
     def copy(self):
-        everything = (self.optimizer, self.part, self.model)
-        self.optimizer, self.part, self.model = copy.deepcopy(everything)
+        everything = (self.optimizer, self.scheduler, self.model)
+        self.optimizer, self.scheduler, self.model = copy.deepcopy(everything)
 
     def pickle(self):
-        pickled = pickle.dumps((self.optimizer, self.part, self.model))
-        self.optimizer, self.part, self.model = pickle.loads(pickled)
+        pickled = pickle.dumps((self.optimizer, self.scheduler, self.model))
+        self.optimizer, self.scheduler, self.model = pickle.loads(pickled)
 
     def second_phase(self):
         """Build a new scheduler. The old one lives on, and writes no more."""
-        self.earlier = self.part
+        self.earlier = self.scheduler
         self.build(SECOND)
 
 
@@ -375,12 +375,12 @@ operations = st.lists(st.sampled_from(OPERATIONS), max_size=12)
 
 
 @every_kind
-@pytest.mark.parametrize("make_lr", [float, torch.tensor])
+@pytest.mark.parametrize("make_value", [float, torch.tensor])
 @examples(60)
 @example(operations=[Program.restart, Program.reverse])
 @given(operations=operations)
-def test_program_follows_the_model(kind, make_lr, operations):
-    program = Program(kind, make_lr)
+def test_program_follows_the_model(kind, make_value, operations):
+    program = Program(kind, make_value)
     for operation in operations:
         operation(program)
         program.check()

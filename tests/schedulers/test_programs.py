@@ -76,14 +76,14 @@ def runs(draw, kind, clock_kind, form):
         curves = [curve]
         while len(curves) < num_groups:
             curves.append(build(draw(descriptions(range(4)))))
-    make_lr = draw(FORMS[form])
+    make_value = draw(FORMS[form])
     if kind == "follower":
         optimizer_kind, key = draw(st.sampled_from(FOLLOWED))
         peaks = draw(peaks_of(key, num_groups))
-        return FollowerRun(curves, peaks, key=key, make_lr=make_lr, kind=optimizer_kind)
+        return FollowerRun(curves, peaks, key=key, make_value=make_value, kind=optimizer_kind)
     optimizer_kind = draw(st.sampled_from((SGD, AdamW)))
     peaks = draw(peaks_of("lr", num_groups))
-    return SchedulerRun(curves, peaks, clock, make_lr=make_lr, kind=optimizer_kind)
+    return SchedulerRun(curves, peaks, clock, make_value=make_value, kind=optimizer_kind)
 
 
 def peaks_of(key, count):
@@ -164,7 +164,7 @@ def test_resumed_run_follows_its_definition(kind, clock_kind, form, data):
 
 def in_form(run, values):
     """Round the values of updates as the groups of the run do."""
-    return [[float(run.make_lr(number)) for number in numbers] for numbers in values]
+    return [[float(run.make_value(number)) for number in numbers] for numbers in values]
 
 
 def check(run, oracle):
@@ -180,7 +180,7 @@ def check(run, oracle):
     assert (scheduler.consumed, scheduler.unit) == (consumed, run.unit)
     for number in (scheduler.curve_step, scheduler.last_epoch, scheduler.consumed):
         assert type(number) is int
-    value_type = type(run.make_lr(0.5)) if isinstance(run.make_lr(0.5), Tensor) else float
+    value_type = type(run.make_value(0.5)) if isinstance(run.make_value(0.5), Tensor) else float
     for value in run.raw_values():
         assert type(value) is value_type
     for group in run.groups:
@@ -237,10 +237,10 @@ def test_state_and_pickle_are_small_and_share_nothing():
 # The printed form.
 
 
-@pytest.mark.parametrize("make_lr", [float, torch.tensor])
-def test_print_shows_curve_clock_and_values(make_lr):
+@pytest.mark.parametrize("make_value", [float, torch.tensor])
+def test_print_shows_curve_clock_and_values(make_value):
     kind = partial(SGD, momentum=0.5)
-    run = SchedulerRun(CURVE, [0.5], DataClock(4), make_lr=make_lr, kind=kind)
+    run = SchedulerRun(CURVE, [0.5], DataClock(4), make_value=make_value, kind=kind)
     follower = follow(run.optimizer, "momentum", CURVE)
     run.update(count=20)
     follower.step(run.scheduler.curve_step)

@@ -149,10 +149,10 @@ def test_optimizer_that_loads_its_own_state(run):
     run.train(60)
 
 
-@pytest.mark.parametrize("make_lr", [float, torch.tensor, bfloat16_tensor])
-def test_last_epoch_of_a_loaded_optimizer(make_lr):
+@pytest.mark.parametrize("make_value", [float, torch.tensor, bfloat16_tensor])
+def test_last_epoch_of_a_loaded_optimizer(make_value):
     falling = StagedCurve([(100, 0.0, "linear")], start=1.0)
-    earlier = TorchRun(AdamW, make_lr)
+    earlier = TorchRun(AdamW, make_value)
     earlier.use(lambda_lr(earlier.optimizer, falling))
     earlier.train(20)
     run = earlier.in_a_new_process()
@@ -163,7 +163,7 @@ def test_last_epoch_of_a_loaded_optimizer(make_lr):
 
 def test_scheduler_that_is_loaded_after_an_update(run):
     states = kinds.states_after_20_updates(run.kind)
-    resumed = TorchRun(run.kind, run.make_lr, lr=0.01)
+    resumed = TorchRun(run.kind, run.make_value, lr=0.01)
     resumed.use(lambda_lr(resumed.optimizer, kinds.LONG))
     resumed.load_optimizer(states)
     resumed.step_optimizer()

@@ -64,17 +64,17 @@ def then_averaging(optimizer, scheduler):
 @given(
     saved_at=st.one_of(st.integers(1, 40), st.sampled_from((19, 20, 21))),
     optimizer_first=st.booleans(),
-    make_lr=st.sampled_from((float, partial(torch.tensor, dtype=torch.bfloat16))),
+    make_value=st.sampled_from((float, partial(torch.tensor, dtype=torch.bfloat16))),
     branch=st.sampled_from((CURVE, CURVE.cooldown(45, 9))),
     strict=st.booleans(),
 )
 def test_resume_with_other_schedulers_matches(
-    compose, saved_at, optimizer_first, make_lr, branch, strict
+    compose, saved_at, optimizer_first, make_value, branch, strict
 ):
     """The scheduler in charge before a load is in charge afterwards, also under another curve."""
 
     def start(curve):
-        optimizer = optimizer_with([make_lr(0.5), make_lr(0.25)])
+        optimizer = optimizer_with([make_value(0.5), make_value(0.25)])
         scheduler = lambda_lr(optimizer, curve, strict=strict)
         return [optimizer, *compose(optimizer, scheduler)]
 

@@ -98,10 +98,10 @@ def build(optimizer, option):
         ("wd_multiplier", "weight_decay"),
     ],
 )
-@pytest.mark.parametrize("make_lr", [float, torch.tensor])
-def test_factor_warns_with_its_remedy(key, option, make_lr):
+@pytest.mark.parametrize("make_value", [float, torch.tensor])
+def test_factor_warns_with_its_remedy(key, option, make_value):
     """It is a factor of an option, which only other schedulers read."""
-    options = {option: make_lr(0.5)}
+    options = {option: make_value(0.5)}
     build(optimizer_with_factors(key, [1.0, 1], **options), option)
     optimizer = optimizer_with_factors(key, [1.0, 0.5, 0.25], **options)
     with pytest.warns(CurveWarning, match=f"2 of 3 .* have a factor {key}") as caught:

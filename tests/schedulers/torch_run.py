@@ -13,22 +13,22 @@ class TorchRun:
 
     Args:
         kind: The class of the optimizer.
-        make_lr: Makes the learning rate of a group from a number.
+        make_value: Makes the learning rate of a group from a number.
         lr: The learning rate.
     """
 
-    def __init__(self, kind: Any = SGD, make_lr: Any = float, lr: float = 0.1) -> None:
+    def __init__(self, kind: Any = SGD, make_value: Any = float, lr: float = 0.1) -> None:
         self.kind = kind
-        self.make_lr = make_lr
+        self.make_value = make_value
         options = {"weight_decay": 0.5}
         if kind is SGD:
             options["momentum"] = 0.5
-        self.optimizer = optimizer_with([make_lr(lr), make_lr(lr)], kind, **options)
+        self.optimizer = optimizer_with([make_value(lr), make_value(lr)], kind, **options)
         self.schedulers: list[Any] = []
 
     def in_a_new_process(self) -> Self:
         """Return the program as another process starts it."""
-        return type(self)(self.kind, self.make_lr)
+        return type(self)(self.kind, self.make_value)
 
     def use(self, *schedulers: Any) -> None:
         """Step these schedulers from now on, in this order."""

@@ -21,7 +21,7 @@ class SchedulerRun(Run):
 
     Args:
         curve, peaks, clock: As in `Run`.
-        make_lr: Makes the value of a group from a number.
+        make_value: Makes the value of a group from a number.
         kind: The class of the optimizer.
         last_epoch: For a scheduler that starts in mid-run.
         options: Other arguments of `lambda_lr`.
@@ -40,12 +40,12 @@ class SchedulerRun(Run):
         peaks: Sequence[float] = (0.25, 0.7),
         clock: Any = None,
         *,
-        make_lr: Any = float,
+        make_value: Any = float,
         kind: Any = SGD,
         last_epoch: int = -1,
         **options: Any,
     ) -> None:
-        self.make_lr = make_lr
+        self.make_value = make_value
         self.kind = kind
         self.options = options
         super().__init__(curve, [self.peak_of(peak) for peak in peaks], clock)
@@ -54,7 +54,7 @@ class SchedulerRun(Run):
 
     def peak_of(self, number: float) -> float:
         """Return the float32 of what a group holds that is given this number."""
-        return float(np.float32(float(self.make_lr(number))))
+        return float(np.float32(float(self.make_value(number))))
 
     def build(self) -> None:
         self.start()
@@ -63,7 +63,7 @@ class SchedulerRun(Run):
         """Build the optimizer, load its state into it, and build the scheduler in mid-run."""
         self.optimizer = optimizer_with([0.1] * len(self.peaks), self.kind)
         for group, peak in zip(self.groups, self.peaks, strict=True):
-            set_option(group, self.key, self.make_lr(peak))
+            set_option(group, self.key, self.make_value(peak))
         first = self.groups[0]
         self.fresh_options = {name: value for name, value in first.items() if name != "params"}
         if optimizer_state is not None:
@@ -94,7 +94,7 @@ class SchedulerRun(Run):
 
     def add_group(self, peak: float) -> None:
         group = self.fresh_options | {"params": [torch.nn.Parameter(torch.ones(1))]}
-        value = self.make_lr(self.peak_of(peak))
+        value = self.make_value(self.peak_of(peak))
         if not isinstance(value, Tensor):
             value = self.peak_of(peak)
         set_option(group, self.key, value)
