@@ -141,6 +141,8 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[AnyHoldRule, ...]
         raise TypeError(checks.must("clock", clock, allowed))
     if not rules:
         raise ValueError("clock is an empty list: leave it out to count updates")
+    if not curves:
+        raise ValueError("with a hold rule as clock, there must be a parameter group")
     if any(curve != curves[0] for curve in curves):
         raise ValueError(
             "with a hold rule as clock, all parameter groups must follow the same curve"

@@ -8,7 +8,7 @@ starts with
 
 and calls after every applied update
 
-    states, is_held = decide(xp, rules, states, is_flat, metric)
+    states, is_held = decide(xp, rules, states, starts_plateau, metric)
 
 The run then moves to the next step of the curve unless `is_held`. After a skipped update, do not
 call `decide`, or discard its result. States keep their structure and dtypes.
@@ -31,7 +31,7 @@ HOST = SimpleNamespace(where=_choose)
 
 
 def decide(
-    xp: Any, rules: Sequence[HoldRule], states: Sequence[Any], is_flat: Any, metric: Any
+    xp: Any, rules: Sequence[HoldRule], states: Sequence[Any], starts_plateau: Any, metric: Any
 ) -> tuple[tuple[Any, ...], Any]:
     """Return the rules' states after an update, and True if any rule holds the curve at its step.
 
@@ -42,7 +42,7 @@ def decide(
             or `numpy`, under `numpy.errstate(all="ignore")`.
         rules: At least one.
         states: One state per rule.
-        is_flat: bool: True if the step of this update is one of `curve.flat_starts`.
+        starts_plateau: bool: True if the step of this update is one of `curve.flat_starts`.
         metric: float32, already rounded; `checks.metric` rounds numbers that are not framework
             arrays.
 
@@ -67,13 +67,13 @@ def decide(
     updated: list[Any] = []
     holds: list[Any] = []
     for rule, state in zip(rules, states, strict=True):
-        state, is_holding = rule._update(xp, state, is_flat, metric, is_finite)
+        state, is_holding = rule._update(xp, state, starts_plateau, metric, is_finite)
         updated.append(state)
         holds.append(is_holding)
     is_held = holds[0]
     for is_holding in holds[1:]:
         is_held = is_held | is_holding
-    stays_held = is_flat & is_held
+    stays_held = starts_plateau & is_held
     finished = [
         rule._after_step(xp, state, stays_held) for rule, state in zip(rules, updated, strict=True)
     ]

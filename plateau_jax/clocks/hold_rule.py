@@ -43,14 +43,14 @@ class HoldRule(ABC):
 
     @abstractmethod
     def _update(
-        self, xp: Any, state: Any, is_flat: Any, metric: Any, is_finite: Any
+        self, xp: Any, state: Any, starts_plateau: Any, metric: Any, is_finite: Any
     ) -> tuple[Any, Any]:
         """Return the state after an update, and True if the rule holds the curve.
 
         Args:
             xp: As in `decide`.
             state: The state before the update.
-            is_flat: bool: True if the step of this update is the first of a plateau.
+            starts_plateau: bool: True if the step of this update is the first of a plateau.
             metric: float32, finite: 0 in place of a metric that is not.
             is_finite: bool: True if the metric of the update was finite.
         """

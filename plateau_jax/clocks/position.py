@@ -47,7 +47,7 @@ def advance(
     *,
     count: Any = None,
     metric: Any = None,
-    is_flat: Any = None,
+    starts_plateau: Any = None,
 ) -> Position:
     """Return the position after one more update. All arguments are checked.
 
@@ -57,14 +57,14 @@ def advance(
         position: The position before the update.
         count: With a unit, the samples or tokens of the update.
         metric: With rules, the metric that they read, in float32.
-        is_flat: With rules, True if the step is the first of a plateau.
+        starts_plateau: With rules, True if the step is the first of a plateau.
     """
     updates, step, rest, rule_states = position
     if clock.unit is not None:
         total = rest + count
         return Position(updates + 1, step + total // clock.unit, total % clock.unit)
     if clock.rules:
-        rule_states, is_held = decide(xp, clock.rules, rule_states, is_flat, metric)
+        rule_states, is_held = decide(xp, clock.rules, rule_states, starts_plateau, metric)
         return Position(updates + 1, step + xp.where(is_held, 0, 1), 0, rule_states)
     return Position(updates + 1, step + 1)
 
@@ -115,8 +115,8 @@ def advance_on_host(clock: CheckedClock, position: Position, count: Any, metric:
         return advance(HOST, clock, position, count=count)
     metric = _metric_number(metric)
     with np.errstate(all="ignore"):
-        is_flat = position.step in clock.flat_starts
-        return advance(HOST, clock, position, metric=metric, is_flat=is_flat)
+        starts_plateau = position.step in clock.flat_starts
+        return advance(HOST, clock, position, metric=metric, starts_plateau=starts_plateau)
 
 
 def _check_count(unit: int, count: Any) -> int:
@@ -164,7 +164,7 @@ def dump_position(clock: CheckedClock, position: Position) -> dict[str, Any]:
     ]
     if clock.unit is not None:
         return {"offset": None, "consumed": position.consumed(clock), "hold": hold}
-    return {"offset": position.step - position.updates, "consumed": None, "hold": hold}
+    return {"offset": position.step - max(position.updates, 0), "consumed": None, "hold": hold}
 
 
 def read_position(
@@ -187,8 +187,8 @@ def read_position(
     if state.get(unused) is not None:
         raise ValueError(f"state_dict has {unused} = {checks.short_repr(state[unused])}, not None")
     if unit is None:
-        step = updates + checks.integer("offset", state["offset"])
-        checks.at_least(f"{counter} + offset", step, min(updates, 0))
+        step = max(updates, 0) + checks.integer("offset", state["offset"])
+        checks.at_least(f"{counter} + offset", step, 0)
     else:
         consumed = checks.in_range("consumed", state["consumed"], 0, MAX_CONSUMED)
         step, rest = divmod(consumed, checks.at_least("unit", unit, 1))

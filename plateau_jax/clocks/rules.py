@@ -123,7 +123,7 @@ class HoldUntilFlat(HoldRule):
         return FlatState(updates=zero, stale=stale, filled=zero, total=undefined, best=undefined)
 
     def _update(
-        self, xp: Any, state: FlatState, is_flat: Any, metric: Any, is_finite: Any
+        self, xp: Any, state: FlatState, starts_plateau: Any, metric: Any, is_finite: Any
     ) -> tuple[FlatState, Any]:
         reading = add_to_reading(xp, self.every, state, metric, is_finite)
         if self.threshold_mode == "rel":
@@ -141,7 +141,7 @@ class HoldUntilFlat(HoldRule):
         stale = xp.where(is_better, 0, stale)
         is_running = (state.updates < self.limit) & (stale < self.patience)
         updates = xp.where(is_running, state.updates + 1, self.limit)
-        is_holding = is_flat & (updates < self.limit)
+        is_holding = starts_plateau & (updates < self.limit)
         return FlatState(updates, stale, reading.filled, reading.total, best), is_holding
 
     def _after_step(self, xp: Any, state: FlatState, stays_held: Any) -> FlatState:
@@ -214,7 +214,7 @@ class HoldBelow(HoldRule):
         return BelowState(held=zero, filled=zero, total=np.float32(0))
 
     def _update(
-        self, xp: Any, state: BelowState, is_flat: Any, metric: Any, is_finite: Any
+        self, xp: Any, state: BelowState, starts_plateau: Any, metric: Any, is_finite: Any
     ) -> tuple[BelowState, Any]:
         reading = add_to_reading(xp, self.every, state, metric, is_finite)
         falls_below = reading.is_complete & (reading.value <= float(np.float32(self.value)))

@@ -117,7 +117,7 @@ class Curve:
             step: An integer of any size, or an array of integers of any shape and dtype.
 
         Returns:
-            A Python float for a single integer; else an array of dtype float32 and that shape.
+            A Python float for a single integer; else float32 in the shape of `step`.
 
         Raises:
             TypeError: A step is not an integer, or is a JAX array: use `optax_schedule`.

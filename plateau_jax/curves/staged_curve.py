@@ -1,7 +1,7 @@
 """`StagedCurve`: a curve as a sequence of stages."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Self, cast, final
 
@@ -108,9 +108,8 @@ class StagedCurve(Curve, kind="staged"):
     [200, 7800, 2000]
     """
 
-    stages: Sequence[Stage | tuple[Any, ...]]
-    _: KW_ONLY
-    start: float = 0.0
+    stages: tuple[Stage, ...]
+    start: float
 
     # Written by hand for `total_steps`, which is not a field: `dataclasses.replace` would pass the
     # old total with new stages.

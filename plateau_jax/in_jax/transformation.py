@@ -138,8 +138,10 @@ def scale_by_curve(
     @jax.jit
     def move(state: ScaleByCurveState, count: Any, metric: Any) -> ScaleByCurveState:
         position = Position(0, state.curve_step, state.rest, state.hold)
-        is_flat = jnp.any(flat_starts == position.step)
-        moved = advance(jnp, checked, position, count=count, metric=metric, is_flat=is_flat)
+        starts_plateau = jnp.any(flat_starts == position.step)
+        moved = advance(
+            jnp, checked, position, count=count, metric=metric, starts_plateau=starts_plateau
+        )
         step = jnp.asarray(moved.step, "int32")
         # A sum beyond int32 wraps around, to below the step before.
         step = jnp.where(step < position.step, MAX_STEP, step)

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from plateau_jax.arguments.checks import Message, Path, short_repr
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.record import Record
-
-_Value = TypeVar("_Value")
 
 _TRAIN_LONGER = (
     "to train longer, keep the lengths of the phases so far, written in steps and not in percent, "
@@ -17,7 +15,7 @@ _TRAIN_LONGER = (
 
 
 class StateOwner(NamedTuple):
-    """Whose state is resumed: its names in messages, and whether a different peak is an error."""
+    """Whose state is resumed: its names in messages, its counter, and if a peak may differ."""
 
     subject: str = "state_dict"
     """The subject of the error."""
@@ -139,13 +137,6 @@ def _peak_difference(
             problem = f"{group} was saved with {before}, now {peak}"
             return _Difference(owner.peak, problem, continues, is_warning=owner.keeps_saved_peak)
     return None
-
-
-def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
-    """Return the value that all parameter groups have, or the values if they differ."""
-    if values and values.count(values[0]) == len(values):
-        return values[0]
-    return values
 
 
 def _curve_difference(

@@ -124,8 +124,9 @@ class CurveScheduler:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Resume from the saved step of the curve.
 
-        A different curve is accepted if it has the same values at every step before the saved one,
-        as in `check_resume`. A `DataClock` may have a different `count`.
+        A different curve is accepted if it has the same values at every step before the saved one;
+        and at that step too, if a unit is partly consumed or a hold rule has held the curve, unless
+        the saved curve ends there. A `DataClock` may have a different `count`.
 
         Args:
             state_dict: A state that `state_dict` returned.

@@ -1,13 +1,15 @@
 """The values of parameter groups, computed for many steps at once."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve
 from plateau_jax.table.evaluation import CHUNK
+
+_Value = TypeVar("_Value")
 
 _NEAR = 50
 """Evaluating a single step takes about as long as this many steps at once."""
@@ -55,3 +57,10 @@ class GroupValues:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return GroupValues, (self.curves, self.bases)  # without the values
+
+
+def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
+    """Return the value that all parameter groups have, or the values if they differ."""
+    if values and values.count(values[0]) == len(values):
+        return values[0]
+    return values

@@ -79,7 +79,7 @@ def resume(
         position.step,
         owner,
         is_peak_used=position.updates > 0 or owner.keeps_saved_peak,
-        is_step_used=position.rest > 0 or (has_rules and position.step != position.updates),
+        is_step_used=position.rest > 0 or (has_rules and position.step != max(position.updates, 0)),
         strict=strict,
     )
     if "records" not in state and records:

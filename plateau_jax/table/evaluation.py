@@ -7,6 +7,7 @@ Python's integers, and it knows no shape: `fitting` has compiled the curve into 
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from operator import getitem
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,10 +151,6 @@ def _search_in_python(begin: Sequence[int], step: int) -> int:
     return bisect_right(begin, step) - 1
 
 
-def _get_item(column: Sequence[Any], index: int) -> Any:
-    return column[index]
-
-
 def _coefficients_in_python(table: WideTable, piece: int) -> Sequence[int]:
     return table.coefficients[piece]
 
@@ -180,7 +177,7 @@ def _round_in_numpy(
 
 PYTHON = Operations(
     search=_search_in_python,
-    take=_get_item,
+    take=getitem,
     coefficients=_coefficients_in_python,
     int64=int,
     to_float32=_round_in_python,
@@ -209,8 +206,8 @@ def in_python(table: WideTable) -> WideTable:
     """Return the table in Python's integers, without leading coefficients that are 0."""
     coefficients: list[tuple[int, ...]] = []
     for piece in table.coefficients.T.tolist():
-        degree = next((place for place, c in enumerate(piece) if c), len(piece) - 1)
-        coefficients.append(tuple(piece[degree:]))
+        zeros = next((place for place, c in enumerate(piece) if c), len(piece) - 1)
+        coefficients.append(tuple(piece[zeros:]))
     begin, shift, first, exponent = (column.tolist() for column in table[:4])
     return WideTable(begin, shift, first, exponent, coefficients)
 

@@ -124,37 +124,37 @@ def differences(
     segments: Sequence[ExactSegment], others: Sequence[ExactSegment]
 ) -> Iterator[tuple[int, int | None]]:
     """Yield (first step, first step after it) of each run of steps with different segments."""
-    pieces = dict(_pieces(segments))
-    other_pieces = dict(_pieces(others))
-    piece = None
-    other_piece = None
-    begins = sorted(pieces.keys() | other_pieces.keys())
+    stretches = dict(_stretches(segments))
+    other_stretches = dict(_stretches(others))
+    stretch = None
+    other_stretch = None
+    begins = sorted(stretches.keys() | other_stretches.keys())
     for begin, after in zip(begins, [*begins[1:], None], strict=True):
-        piece = pieces.get(begin, piece)
-        other_piece = other_pieces.get(begin, other_piece)
-        if piece != other_piece:
+        stretch = stretches.get(begin, stretch)
+        other_stretch = other_stretches.get(begin, other_stretch)
+        if stretch != other_stretch:
             yield begin, after
 
 
-def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
-    """Yield (first step, piece): a piece is a constant level, or a segment that moves.
+def _stretches(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
+    """Yield (first step, stretch): a stretch is a constant level, or a segment that moves.
 
     At its first step a moving segment is at its start level, whatever its length and shape. So this
-    step is a separate piece of that level, and two curves that move differently from step s
+    step is a separate stretch of that level, and two curves that move differently from step s
     on still agree at s:
 
         cosine from 1 at step 10  →  (10, 1), (11, the segment)
         linear from 1 at step 10  →  (10, 1), (11, a different segment)
 
-    A segment whose first steps are cut off gives the same piece as the whole segment.
+    A segment whose first steps are cut off gives the same stretch as the whole segment.
     """
     last: Level | ExactSegment | None = None
     for segment, after in with_stops(segments):
-        pieces: list[tuple[int, Level | ExactSegment]] = []
+        stretches: list[tuple[int, Level | ExactSegment]] = []
         start = rounded(segment.start)
         begin = segment.begin
         if not segment.skipped:
-            pieces.append((begin, start))
+            stretches.append((begin, start))
             begin += 1
         if not segment.is_flat and begin != after:
             whole = segment._replace(
@@ -164,8 +164,8 @@ def _pieces(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | Exa
                 end=rounded(segment.end),
                 skipped=0,
             )
-            pieces.append((begin, whole))
-        for first, piece in pieces:
-            if piece != last:
-                yield first, piece
-            last = piece
+            stretches.append((begin, whole))
+        for first, stretch in stretches:
+            if stretch != last:
+                yield first, stretch
+            last = stretch

@@ -103,7 +103,7 @@ def _pieces_of(segment: ExactSegment, stop: int | None, degree: int) -> Iterator
         yield begin, _constant(nearest_float32(segment.start))
         return
     expand_at = parse_shape(segment.shape).expander(segment.start, segment.end, segment.length)
-    level = nearest_float32(segment.at(begin))
+    multiplier = nearest_float32(segment.at(begin))
     shift = LIMB_BITS
     for _ in range(MAX_PIECES):
         rest = stop - begin
@@ -115,18 +115,18 @@ def _pieces_of(segment: ExactSegment, stop: int | None, degree: int) -> Iterator
             # It is fitted to one step more, at which the next piece must have the same float32.
             piece, octaves = fit(expand_at, elapsed, shift, min(rest, (1 << shift) + 1), degree)
             shift += min(octaves, 0)
-        if piece is None or piece.first != level:
+        if piece is None or piece.first != multiplier:
             # The exact level of a single step.
             shift = 0
             octaves = 1
-            piece = _constant(level, shift)
+            piece = _constant(multiplier, shift)
         yield begin, piece
         begin += 1 << shift
         if begin >= stop:
             return
-        level = piece.following
+        multiplier = piece.following
         if shift == 0:
-            level = level_at(expand_at, elapsed + 1)
+            multiplier = multiplier_at(expand_at, elapsed + 1)
         # A piece begins at a multiple of its length, counted from the start level. So every octave
         # has the same quotients of width and middle, and `_polynomial` is computed once.
         if octaves != 1 or (elapsed + (1 << shift)) % (2 << shift) == 0:
@@ -134,11 +134,11 @@ def _pieces_of(segment: ExactSegment, stop: int | None, degree: int) -> Iterator
     raise ValueError(f"a {segment.shape} from {segment.start:g} to {segment.end:g} is not smooth")
 
 
-def _constant(level: float, shift: int = LIMB_BITS) -> Piece:
+def _constant(multiplier: float, shift: int = LIMB_BITS) -> Piece:
     """Return a piece with one float32 as its value; by default longer than any segment."""
-    mantissa, exponent = frexp(level)
+    mantissa, exponent = frexp(multiplier)
     coefficient = int(mantissa * 2**24) << 37
-    return Piece(shift, 61 - exponent if level else 0, (coefficient,), level, level)
+    return Piece(shift, 61 - exponent if multiplier else 0, (coefficient,), multiplier, multiplier)
 
 
 def fit(expand_at: Expander, elapsed: int, shift: int, count: int, degree: int) -> PieceFit:
@@ -186,13 +186,13 @@ def fit(expand_at: Expander, elapsed: int, shift: int, count: int, degree: int) 
         return PieceFit(piece, min(floor(octaves + 0.3), 5))
     if first == following:
         # Levels between two that round to one float32 round to it, too.
-        level = level_at(expand_at, elapsed)
-        if level == level_at(expand_at, elapsed + count - 1):
-            return PieceFit(_constant(level), 5)
+        multiplier = multiplier_at(expand_at, elapsed)
+        if multiplier == multiplier_at(expand_at, elapsed + count - 1):
+            return PieceFit(_constant(multiplier), 5)
     return PieceFit(None, min(ceil(octaves), -1))
 
 
-def level_at(expand_at: Expander, elapsed: int) -> float:
+def multiplier_at(expand_at: Expander, elapsed: int) -> float:
     """Return the float32 nearest to the exact level at a step, the larger one of a tie."""
     return round_up_ties(fixed(expand_at(2 * elapsed, 0).middle))
 

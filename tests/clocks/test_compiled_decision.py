@@ -29,11 +29,11 @@ def unrolled(xp, rule, first, plain, last):
     program.
     """
     states = (initial_state_of_lanes(rule),)
-    is_flat = np.ones(LANES, bool)
+    starts_plateau = np.ones(LANES, bool)
     products = [[loss * FACTOR for loss in losses] for losses in (first, last)]
     history = []
     for metric in [*products[0], *plain, *products[1]]:
-        states, held = decide(xp, (rule,), states, is_flat, metric)
+        states, held = decide(xp, (rule,), states, starts_plateau, metric)
         history.append((states, held))
     return history
 

@@ -98,10 +98,10 @@ def curve_steps_by_product(xp, convert, used_rules, flat_starts, used_metrics):
     curve_step = 0
     history = [curve_step]
     for metric in used_metrics:
-        is_flat = convert(np.bool_(curve_step in flat_starts))
+        starts_plateau = convert(np.bool_(curve_step in flat_starts))
         rounded = convert(checks.metric("metric", metric))
         with np.errstate(all="ignore"):
-            states, is_held = decide(xp, used_rules, states, is_flat, rounded)
+            states, is_held = decide(xp, used_rules, states, starts_plateau, rounded)
         if not is_held:
             curve_step += 1
         history.append(curve_step)

@@ -25,8 +25,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.position import Position
 from plateau_jax.curves.curve import Curve
-from plateau_jax.runs.comparison import one_if_equal
-from plateau_jax.runs.group_values import GroupValues
+from plateau_jax.runs.group_values import GroupValues, one_if_equal
 from plateau_jax.runs.record import shortest_decimal
 from torch_bridge.advice.position_warnings import (
     advise_hint,
@@ -137,7 +136,7 @@ class StepAdvice:
     def _too_few_steps_message(self, scheduler: Any, curves: Sequence[Curve], updates: int) -> str:
         steps, moved = self._steps_since(scheduler)
         step, unit = scheduler.curve_step, scheduler.unit
-        begin = max(self._began.step, 0)
+        begin = self._began.step
         if unit is not None and steps and moved == 0:
             if any(scheduler.get_last_lr()):
                 return ""
@@ -153,7 +152,7 @@ class StepAdvice:
         steps = scheduler.last_epoch - self._began.updates
         if scheduler.unit is None:
             return steps, steps  # also those that a hold rule has held
-        return steps, scheduler.curve_step - max(self._began.step, 0)
+        return steps, scheduler.curve_step - self._began.step
 
 
 def _describe_calls(steps: int, updates: int) -> str:

@@ -25,7 +25,8 @@ from plateau_jax.clocks.position import (
     start_position,
 )
 from plateau_jax.curves.curve import AnyCurve, Curve
-from plateau_jax.runs.comparison import StateOwner, one_if_equal
+from plateau_jax.runs.comparison import StateOwner
+from plateau_jax.runs.group_values import one_if_equal
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.saved_states.formats import check_bool, reading_state_of
@@ -74,10 +75,8 @@ class GroupScheduler(LRScheduler):
         warn_of_factors(option, groups.known)
         message = ""
         if advise:
-            # The step of the first update: torch's constructor makes a step.
-            first_step = self._position.step + (self._clock.unit is None)
             message = message_at_build(
-                optimizer, option, first_step, groups.known, groups.curves, groups.bases
+                optimizer, option, self.curve_step, groups.known, groups.curves, groups.bases
             )
         was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
         groups.claim(self.curve_step)
@@ -97,19 +96,14 @@ class GroupScheduler(LRScheduler):
         call_before_updates(optimizer, self._before_update)
 
     def _first_position(self, last_epoch: int) -> Position:
-        """Return the position before the step that torch's constructor makes."""
+        """Return the position before the step that torch's constructor makes, which only counts."""
         clock = self._clock
         if last_epoch < 0:
-            step = -1
-            if clock.unit is not None:
-                step = 0
-            return start_position(clock, -1, step)
+            return start_position(clock, -1, 0)
         alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
         argument = f"last_epoch = {last_epoch}"
         check_peaks_are_known(self.optimizer, argument, alternative)
         position = position_after(clock, last_epoch + 1, argument, alternative)
-        if clock.unit is None:
-            position = position._replace(step=position.step - 1)
         return position._replace(updates=last_epoch)
 
     # The groups. In torch's classes, the next four properties are plain attributes.
@@ -151,7 +145,7 @@ class GroupScheduler(LRScheduler):
 
     @_last_lr.setter
     def _last_lr(self, values: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._groups.last = [*values]
+        self._groups.last[:] = values  # the same list, which shows who has written last
 
     def _sync_groups(self, *, warns: bool = True) -> None:
         """Match the groups and the lists, which a program may have changed; write into new groups.
@@ -239,13 +233,13 @@ class GroupScheduler(LRScheduler):
                 "another step, call scheduler.load_state_dict(state)"
             )
         else:
-            self._position = start_position(self._clock, updates, updates)
+            self._position = start_position(self._clock, updates, max(updates, 0))
             self._restart_advice()
 
     @property
     def curve_step(self) -> int:
         """The step of the curve that gives the values of the next update."""
-        return max(self._position.step, 0)
+        return self._position.step
 
     @property
     def consumed(self) -> int:
@@ -286,8 +280,7 @@ class GroupScheduler(LRScheduler):
         is_initial = self._step_count == 0 or before.updates < 0
         if is_initial and count is None and metric is None:
             # Torch's constructors step a scheduler before the first update.
-            step = before.step + (self._clock.unit is None)
-            return before._replace(updates=before.updates + 1, step=step)
+            return before._replace(updates=before.updates + 1)
         return advance_on_host(self._clock, before, count, metric)
 
     # Torch's `SequentialLR` calls this instead of `step` when this scheduler's turn comes.
@@ -374,7 +367,7 @@ class GroupScheduler(LRScheduler):
         else:
             self._position = resumed.position
         self._peak_was_set = state["peak_was_set"]
-        self._step_count = self.last_epoch + 1
+        self._step_count = max(self.last_epoch, 0) + 1
         self._restart_advice()
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -161,7 +161,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
             count = self.count
         position = self._position_after(count, metric)
         if epoch is not None:
-            position = start_position(self._clock, epoch, epoch)
+            position = start_position(self._clock, epoch, max(epoch, 0))
         if self._step_count == 1:
             _warn_of_order(self.optimizer)
         if epoch is not None:

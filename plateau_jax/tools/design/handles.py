@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -205,17 +205,16 @@ def _plateau_handles(
 
 
 def _stage_handles(curve: StagedCurve, path: Path) -> Iterator[Handle]:
-    stages = cast("Sequence[Stage]", curve.stages)  # the constructor has converted them
     begin = 0
     level = float(curve.start)
     yield _level_handle("Start", begin, level, (*path, "start"))
-    for index, stage in enumerate(stages):
+    for index, stage in enumerate(curve.stages):
         name = f"Stage {index + 1}"
         place = (*path, "stages", index)
         end = begin + stage.steps
         if stage.steps:
             # The script takes the steps that this stage gains from the next nonempty stage.
-            following = _first_length(stages[index + 1 :])
+            following = _first_length(curve.stages[index + 1 :])
             high = MAX_STEP if following is None else end + following
             yield _step_handle(f"{name}, end", curve, end, (*place, 0), low=begin, high=high)
         if stage.to is not None:  # else the stage keeps the previous level

@@ -72,8 +72,6 @@ def type_of(value: Any) -> str:
 
 def kind_of(dictionary: Mapping[Any, Any]) -> str:
     """Return the kind of a saved state, a record or a curve; empty if the dictionary has none."""
-    if "total_steps" in dictionary:
-        return "plateau"
     return dictionary.get("kind", "")
 
 

@@ -312,8 +312,8 @@ class Hold:
         self, curve_step: Tensor, metric: Tensor, skip: Tensor, integers: Tensor, floats: Tensor
     ) -> Tensor:
         states = self._unpack(integers, floats)
-        is_flat = (self._flat_starts == curve_step).any()
-        new_states, is_held = decide(torch, self._rules, states, is_flat, metric)
+        starts_plateau = (self._flat_starts == curve_step).any()
+        new_states, is_held = decide(torch, self._rules, states, starts_plateau, metric)
         new_integers: list[Tensor] = []
         new_floats: list[Tensor] = []
         for state, count in zip(new_states, self._num_integers, strict=True):

@@ -37,7 +37,7 @@ def check(optimizer: Optimizer) -> None:
             is_half = parameter.dtype in (torch.bfloat16, torch.float16)
             if is_half and parameter.is_cpu:
                 raise ValueError(
-                    f"on a CPU, the fused SGD of torch 2.13 leaves most {parameter.dtype} "
+                    f"on a CPU, torch's fused SGD leaves most {parameter.dtype} "
                     "parameters unchanged (github.com/pytorch/pytorch/issues/191763): build it "
                     "with fused=False"
                 )

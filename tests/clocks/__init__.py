@@ -1,1 +1,0 @@
-"""The tests of the clocks of all frameworks."""
