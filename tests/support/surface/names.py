@@ -84,13 +84,14 @@ def _describe(name: str, value: Any) -> Iterator[str]:
 
 
 def _members(name: str, cls: type) -> Iterator[str]:
+    arguments = _parameters(cls)  # most are attributes, too
     for member in sorted(_public_names(cls)):
         value: Any = inspect.getattr_static(cls, member, None)
         if isinstance(value, staticmethod | classmethod):
             value = cast("Any", value).__func__
         if inspect.isfunction(value):
             yield f"{name}.{member}{_parameters(value)}"
-        else:
+        elif not re.search(rf"\b{member}\b", arguments):
             yield f"{name}.{member}"
 
 
