@@ -79,11 +79,13 @@ def _filled_in(part: str, arguments: dict[str, Any]) -> str:
 
 
 def _state_of(value: Any) -> Any:
+    if isinstance(value, type):
+        return repr(value)
     if isinstance(value, Run):
         return value.shown()
     if hasattr(value, "param_groups"):  # an optimizer, whose state_dict lacks the parameters
         return [copy.deepcopy(value.state_dict()), _state_of(value.param_groups)]
-    if hasattr(value, "state_dict") and not isinstance(value, type):
+    if hasattr(value, "state_dict"):
         return copy.deepcopy(value.state_dict())
     if hasattr(value, "detach"):  # a tensor, of which the repr rounds the values
         return [repr(value), value.detach().clone()]
