@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import torch
 from support.clocks.holds import CURVE, PATIENT
-from support.curves.descriptions import scaled
+from support.curves.descriptions import CURVES_IN_UNITS_OF_8, scaled
 from support.curves.strategies import MAX_STEP
 from support.curves.wrong_values import A_NUMBER, A_REAL_SCALAR, AN_INTEGER, at_least, in_range
+from support.schedulers.runs import optimizer_with
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step
 from support.wrong import wrong
 from torch import nn
 from torch.optim import SGD, Adam
 
-from plateau_jax import DataClock, HoldBelow, HoldUntilFlat
+from plateau_jax import DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, resume_record
 from torch_bridge import TrainStep, follow, lambda_lr
 
 # DataClock.
@@ -91,6 +92,46 @@ def test_no_steps():
     HoldBelow(0.5, 0)
 
 
+# Clocks and curves. All functions with an argument `clock` share these checks, and each function
+# has a test of one, in the folder that tests it.
+
+BELOW = HoldBelow(0.7, 3)
+WITHOUT_PLATEAU = PlateauCurve(30, plateaus=[(50, 0)])
+
+
+@pytest.mark.parametrize("clock", ["wait", DataClock, [PATIENT, "2"]], ids=str)
+@wrong(TypeError, "clock = ", "must be a DataClock, ", "or a list of such rules")
+def test_neither_a_clock_nor_rules(clock):
+    resume_record(CURVE, clock=clock)
+
+
+@wrong(ValueError, "clock is an empty list: leave it out")
+def test_no_rules():
+    resume_record(CURVE, clock=[])
+
+
+@wrong(ValueError, "needs a plateau to hold at", "(50, 0)")
+def test_curve_without_a_plateau_to_hold_at():
+    resume_record(WITHOUT_PLATEAU, clock=[BELOW, PATIENT])
+
+
+@pytest.mark.parametrize("clock", [DataClock(1), DataClock(16, count=8), BELOW, [BELOW]], ids=str)
+@pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8)
+@wrong(ValueError, "clock = ", "must be DataClock(8)", "batch plan")
+def test_clock_that_a_batch_plan_excludes(curve, clock):
+    resume_record(curve, clock=clock)
+
+
+@wrong(ValueError, "the same curve")
+def test_hold_of_two_curves():
+    lambda_lr(optimizer_with([0.1, 0.1]), [CURVE, WITHOUT_PLATEAU], clock=PATIENT)
+
+
+@wrong(ValueError, "clock = DataClock(unit=1, ", "must be DataClock(8)")
+def test_batch_plan_of_the_second_group():
+    lambda_lr(optimizer_with([0.1, 0.1]), [CURVE, scaled()], clock=DataClock(1))
+
+
 # Schedulers and followers in mid-run.
 
 
@@ -124,7 +165,7 @@ def counted(optimizer):
 @pytest.fixture
 def held(optimizer):
     """A scheduler that two rules may hold, of which one does."""
-    rules = [PATIENT, HoldBelow(0.7, 3)]
+    rules = [PATIENT, BELOW]
     yield from in_mid_run(lambda_lr(optimizer, CURVE, clock=rules), 0.5)
 
 

@@ -13,6 +13,7 @@ from support.training.optimizers import OPTIMIZERS
 from support.training.reads import Reads
 from support.training.steps import make_step
 from support.trees import assert_equal_trees
+from support.wrong import raises
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -33,13 +34,10 @@ by_ddp_or_fsdp = pytest.mark.parametrize("wrap", [DistributedDataParallel, fully
 # Models that a step rejects.
 
 
-def check_rejected(model, message):
+def check_rejected(model, part):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    with pytest.raises(ValueError, match=message):
+    with raises(ValueError, part, unchanged=[optimizer]):
         make_step(model=model, optimizer=optimizer)
-    (group,) = optimizer.param_groups
-    assert group["lr"] == 0.1
-    assert "initial_lr" not in group
 
 
 def test_part_in_ddp_is_rejected():
@@ -92,7 +90,7 @@ def test_divisor_of_gradients_is_rejected():
 @by_ddp_or_fsdp
 def test_cuda_graph_rejects_wrapped_model(wrap):
     model = wrap(Net())
-    with pytest.raises(ValueError, match=r"cuda_graph=True .* not wrapped"):
+    with raises(ValueError, "cuda_graph=True ", " not wrapped"):
         make_step(model=model, cuda_graph=True)
 
 

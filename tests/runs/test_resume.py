@@ -11,6 +11,7 @@ from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.schedulers.runs import FLOAT32_MAX, peaks
+from support.wrong import raises
 
 from plateau_jax import (
     CurveWarning,
@@ -33,11 +34,6 @@ BELOW = HoldBelow(0.3, 5)
 
 def through_json(record):
     return json.loads(json.dumps(record))
-
-
-def _rejected(match, *arguments):
-    with pytest.raises(ValueError, match=match):
-        check_resume(*arguments)
 
 
 @pytest.mark.filterwarnings("ignore:at = ")
@@ -67,11 +63,13 @@ def test_resumes_exactly_if_steps_so_far_agree(description, other, form, saved_a
                 assert old(used_step) == new(used_step)
         else:
             different = new.first_difference(old)
-            message = (
-                f"^the run cannot resume at step {saved_at}: "
-                f".* differ from step {different} on; .*resume with the old curve"
-            )
-            _rejected(message, saved, now, step)
+            with raises(
+                ValueError,
+                f"the run cannot resume at step {saved_at}: ",
+                f" differ from step {different} on; ",
+                "resume with the old curve",
+            ):
+                check_resume(saved, now, step)
     cooled = resume_record(old.cooldown(saved_at, 7), clock=clock)
     check_resume(saved, cooled, saved_at)
     if saved_at <= old.total_steps < 2**30:
@@ -104,7 +102,8 @@ def test_only_the_same_clock_resumes(name, clock):
         if present_name == name:
             check_resume(saved, now, 3)
         else:
-            _rejected("saved with", saved, now, 3)
+            with raises(ValueError, "saved with"):
+                check_resume(saved, now, 3)
 
 
 # A longer run.
@@ -114,18 +113,21 @@ def test_longer_run_in_percent_is_told_to_write_steps():
     saved = resume_record(StagedCurve.wsd(1000, warmup_steps="5%", decay_steps="20%"))
     in_percent = resume_record(StagedCurve.wsd(2000, warmup_steps="5%", decay_steps="20%"))
     in_steps = resume_record(StagedCurve.wsd(2000, warmup_steps=50, decay_steps=200))
-    message = (
-        "; to train longer, keep the lengths .*, written in steps and not in percent, or stretch a "
-        "decay.*; otherwise resume with the old curve, or pass strict=False"
-    )
-    _rejected(message, saved, in_percent, 600)
+    with raises(
+        ValueError,
+        "; to train longer, keep the lengths ",
+        ", written in steps and not in percent, or stretch a decay",
+        "; otherwise resume with the old curve, or pass strict=False",
+    ):
+        check_resume(saved, in_percent, 600)
     check_resume(saved, in_steps, 600)
 
 
 def test_clock_with_an_unknown_argument_is_shown():
     saved = resume_record(CURVE, clock=DataClock(8))
     different = saved | {"clock": saved["clock"] | {"later": None}}
-    _rejected(r"saved with clock=\{.*'later': None\}, now \{", different, saved, 20)
+    with raises(ValueError, "saved with clock={", "'later': None}, now {"):
+        check_resume(different, saved, 20)
 
 
 # Records of several groups, a state without a record, and a wanted change.
@@ -136,17 +138,20 @@ def test_records_of_groups():
     saved = through_json(records)
     check_resume(saved, records, 200)
     check_resume(through_json(records[:1]), records[0], 200)
-    _rejected("group 0 was saved with 0.5, now 0.25", saved, records[::-1], 200)
-    _rejected("the number of groups was 2, and is 1 now", saved, records[0], 200)
+    with raises(ValueError, "group 0 was saved with 0.5, now 0.25"):
+        check_resume(saved, records[::-1], 200)
+    with raises(ValueError, "the number of groups was 2, and is 1 now"):
+        check_resume(saved, records[0], 200)
     changed = [records[0], resume_record(CURVE, 0.25)]
-    _rejected("the values of group 1 differ from step", saved, changed, 200)
+    with raises(ValueError, "the values of group 1 differ from step"):
+        check_resume(saved, changed, 200)
 
 
 def test_state_without_a_record_is_not_compared():
     record = resume_record(CURVE)
     with pytest.warns(CurveWarning, match="at step 200 from a state without a record"):
         check_resume(None, record, 200)
-    with pytest.raises(ValueError, match="is not from resume_record"):
+    with raises(ValueError, "is not from resume_record"):
         check_resume(None, {}, 200)
     check_resume(None, record, 0)
     with_clock = resume_record(CURVE, clock=DataClock(64))
@@ -171,7 +176,8 @@ def test_state_without_a_record_is_not_compared():
 )
 def test_wanted_change_is_a_warning(now, message):
     saved = resume_record(CURVE, 0.5)
-    _rejected("pass strict=False", saved, now, 200)
+    with raises(ValueError, "pass strict=False"):
+        check_resume(saved, now, 200)
     with pytest.warns(CurveWarning, match=message):
         check_resume(saved, now, 200, strict=False)
 
@@ -192,12 +198,14 @@ def test_peaks_are_compared_if_both_records_have_one(saved, current, clock):
         if saved is None or peak is None or np.float32(saved) == np.float32(peak):
             check_resume(record, now, 200)
         else:
-            message = "it was saved with .*, now .*; resume with the old peak"
-            _rejected(message, record, now, 200)
+            parts = ["it was saved with ", ", now ", "; resume with the old peak"]
+            with raises(ValueError, *parts):
+                check_resume(record, now, 200)
             if clock is None:
                 check_resume(record, now, 0)  # no update has used a peak
             else:
-                _rejected(message, record, now, 0)
+                with raises(ValueError, *parts):
+                    check_resume(record, now, 0)
 
 
 @example(FLOAT32_MAX)

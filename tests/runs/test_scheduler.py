@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.curves.descriptions import scaled
 from support.docs.pages import assert_printed, program_named
 from support.wrong import wrong
 
@@ -55,6 +56,11 @@ def test_copy_continues_alone(copied, clock):
 @wrong(ValueError, "peak_value = {peak}")
 def test_wrong_peak(peak):
     CurveScheduler(CURVE, peak)
+
+
+@wrong(ValueError, "clock = DataClock(unit=64, ", "must be DataClock(8)")
+def test_clock_that_a_batch_plan_excludes():
+    CurveScheduler(scaled(), 0.3, clock=DataClock(64))
 
 
 @wrong(ValueError, "it was saved with 0.3, now 0.2", "strict=False to load_state_dict")

@@ -15,9 +15,10 @@ import copy
 import functools
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from support.runs.run import Run
 from support.trees import assert_equal_trees
 
 Program = Callable[..., object]
@@ -25,18 +26,22 @@ Program = Callable[..., object]
 
 @contextmanager
 def raises(
-    error: type[Exception], *parts: str, unchanged: Iterable[object] = ()
-) -> Generator[None]:
+    error: type[Exception],
+    *parts: str,
+    match: str | None = None,
+    unchanged: Iterable[object] = (),
+) -> Generator[pytest.ExceptionInfo[Exception]]:
     """Check that the program under `with` ends with this error.
 
     Args:
         error: The exact type.
         *parts: What the message contains.
+        match: A regular expression for what no part can express, such as the start of the message.
         unchanged: What the program must not change.
     """
     before = [(value, _state_of(value)) for value in unchanged]
-    with pytest.raises(error) as caught:
-        yield
+    with pytest.raises(error, match=match) as caught:
+        yield caught
     assert type(caught.value) is error
     for part in parts:
         assert part in str(caught.value)
@@ -74,6 +79,19 @@ def _filled_in(part: str, arguments: dict[str, Any]) -> str:
 
 
 def _state_of(value: Any) -> Any:
-    if hasattr(value, "state_dict") and not isinstance(value, type):
+    if isinstance(value, type):
+        return repr(value)
+    if isinstance(value, Run):
+        return value.shown()
+    if hasattr(value, "param_groups"):  # an optimizer, whose state_dict lacks the parameters
+        return [copy.deepcopy(value.state_dict()), _state_of(value.param_groups)]
+    if hasattr(value, "state_dict"):
         return copy.deepcopy(value.state_dict())
+    if hasattr(value, "detach"):  # a tensor, of which the repr rounds the values
+        return [repr(value), value.detach().clone()]
+    if isinstance(value, list):
+        return [_state_of(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        entries = cast("dict[Any, Any]", value)
+        return [[repr(key), _state_of(item)] for key, item in entries.items()]
     return repr(value)

@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.curves.wrong_values import in_range
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import CURVE, make_step
@@ -14,7 +13,7 @@ from support.wrong import wrong
 from torch import nn
 from torch.optim import LBFGS, SGD, AdamW
 
-from plateau_jax import DataClock, HoldUntilFlat, PlateauCurve
+from plateau_jax import HoldUntilFlat, PlateauCurve
 from torch_bridge import TrainStep
 
 HOLD = HoldUntilFlat(3, limit=9)
@@ -60,11 +59,6 @@ def test_norm_of_zero(model, optimizer):
     TrainStep(model, optimizer, mean_loss, CURVE, max_norm=0)
 
 
-@wrong(TypeError, "clock = 'wait'", "HoldUntilFlat")
-def test_word_as_clock(model, optimizer):
-    TrainStep(model, optimizer, mean_loss, CURVE, clock="wait")
-
-
 @wrong(ValueError, "initial_updates = -1", in_range(0, 2**62))
 def test_negative_initial_updates(model, optimizer):
     TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=-1)
@@ -73,13 +67,6 @@ def test_negative_initial_updates(model, optimizer):
 @wrong(TypeError, "loss_fn = None", "callable")
 def test_no_loss_function(model, optimizer):
     TrainStep(model, optimizer, None, CURVE)
-
-
-@pytest.mark.parametrize("unit", [1, 16])
-@pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8)
-@wrong(ValueError, "must be DataClock(8)")
-def test_clock_of_a_different_unit(model, optimizer, curve, unit):
-    TrainStep(model, optimizer, mean_loss, curve, clock=DataClock(unit))
 
 
 @wrong(ValueError, "cuda_graph=True", "CUDA")

@@ -10,9 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import pytest
-from support.trees import assert_equal_trees
-
 from plateau_jax import Curve, DataClock
 
 Update = tuple[Any, Any]
@@ -93,15 +90,6 @@ class Run(ABC):
         """Return all that an error must not change, also as text, where 1 is not 1.0."""
         state = self.save()
         return state, repr(state)
-
-    def assert_rejects(self, error: type[Exception], message: str, call: Callable[[], Any]) -> str:
-        """Check that the call raises this error and changes nothing; return the message."""
-        before = self.shown()
-        with pytest.raises(error, match=message) as caught:
-            call()
-        assert type(caught.value) is error
-        assert_equal_trees(self.shown(), before)
-        return str(caught.value)
 
     def restart(self) -> None:
         """Stop, and resume in a new process."""
