@@ -61,14 +61,14 @@ class Model:
     def meet(self, multiplier, *, writes):
         """Read the bases of the new groups, and forget the removed ones.
 
-        A new group gets its value, unless it has a base: a different scheduler may have met it.
+        A new group gets its value, unless it is not at its base: a different scheduler may have
+        changed it.
         """
         for group in self.present:
             if group.base is None:
-                has_base = group.initial is not None
-                group.base = group.initial if has_base else group.value
+                group.base = group.value if group.initial is None else group.initial
                 group.initial = group.base
-                if writes and not has_base:
+                if writes and group.value == group.base:
                     group.value = float(group.base * multiplier)
         for group in self.removed:
             group.base = None
@@ -378,6 +378,7 @@ operations = st.lists(st.sampled_from(OPERATIONS), max_size=12)
 @pytest.mark.parametrize("make_value", [float, torch.tensor])
 @examples(60)
 @example(operations=[Program.restart, Program.reverse])
+@example(operations=[Program.second_phase, Program.update, Program.add])
 @given(operations=operations)
 def test_program_follows_the_model(kind, make_value, operations):
     program = Program(kind, make_value)

@@ -178,12 +178,12 @@ class ScheduledGroups:
                 group.setdefault(key, base)
                 last[index] = self.last[place]
                 continue
-            has_base = key in group
             group[key] = base
-            if writes and not has_base:
+            value = option.number_in(group)
+            if writes and is_same(value, base):
                 last[index] = option.write(group, last[index])
-            elif writes:  # a different scheduler has written it, or the program has set its base
-                last[index] = option.number_in(group)
+            elif writes:  # a different scheduler, or the program, has changed the value
+                last[index] = value
         if self._has_written_last():
             self._written[key] = last
         self.curves, self.bases = [*values.curves], [*values.bases]
