@@ -179,10 +179,12 @@ class ScheduledGroups:
                 last[index] = self.last[place]
                 continue
             group[key] = base
+            if not writes:
+                continue
             value = option.number_in(group)
-            if writes and is_same(value, base):
+            if is_same(value, base):
                 last[index] = option.write(group, last[index])
-            elif writes:  # a different scheduler, or the program, has changed the value
+            else:  # a different scheduler, or the program, has changed the value
                 last[index] = value
         if self._has_written_last():
             self._written[key] = last
@@ -206,14 +208,17 @@ class ScheduledGroups:
 
     def keep_missing_bases(self) -> None:
         """Keep the base of each group that has none, before a different scheduler writes."""
+        key = self.option.base_key
         for index, group in zip(self.indices(), self.present(), strict=True):
-            with suppress(TypeError, ValueError):  # raised by the next step
-                group.setdefault(self.option.base_key, self.option.base_of(index, group))
+            if key not in group:
+                with suppress(TypeError, ValueError):  # raised by the next step
+                    group[key] = self.option.base_of(index, group)
 
     def write_values(self, values: list[Any]) -> None:
         """Write a value into each group."""
         option, name = self.option, self.option.name
         for index, group in enumerate(self.known):
+            # As `option.write` does, in less time: `docs/speed.md` shows that of a step.
             if type(group[name]) is float:
                 group[name] = values[index]
             else:

@@ -220,7 +220,7 @@ class LossFit:
             TypeError, ValueError: As `predict`; a step out of range.
         """
         curve = as_curve("curve", curve)
-        peak = self._check_peak(curve, peak_value)
+        peak, _ = self._check_peak(curve, peak_value)
         progress, noise = schedule_sums(curve, peak, _check_steps(steps, curve))
         with np.errstate(divide="ignore"):
             return np.asarray(self._law.losses(progress, noise))
@@ -308,11 +308,10 @@ class LossFit:
 
     def _predict(self, curve: Curve, peak_value: float | None) -> Prediction:
         """Return the forecast for the last step of a curve, with the terms for differences."""
-        peak = self._check_peak(curve, peak_value)
-        terms = self._terms(curve, peak, np.array(curve.total_steps))
+        peak, largest_lr = self._check_peak(curve, peak_value)
+        terms = self._terms(curve, peak, largest_lr, np.array(curve.total_steps))
         loss = float(terms.loss)
         half = float(terms.half_width(self.residual_sd))
-        largest_lr = peak * largest_multiplier(curve, curve.total_steps)
         reasons = list_reasons(curve, largest_lr, self.runs)
         forecast = LossForecast(loss, loss - half, loss + half, reasons)
         return Prediction(forecast, terms, curve, peak)
@@ -329,9 +328,9 @@ class LossFit:
 
     def _line(self, curve: Curve, peak_value: float | None, name: str = "") -> LossLine:
         """Return a forecast over the steps of a curve, to be drawn."""
-        peak = self._check_peak(curve, peak_value)
+        peak, largest_lr = self._check_peak(curve, peak_value)
         steps = _steps_to_draw(curve, curve.total_steps)
-        terms = self._terms(curve, peak, steps)
+        terms = self._terms(curve, peak, largest_lr, steps)
         return LossLine(name, steps, terms.loss, terms.half_width(self.residual_sd))
 
     def _run_to_draw(self, run: LossRun) -> RunToDraw:
@@ -342,8 +341,12 @@ class LossFit:
         fitted = self._law.losses(progress, noise)
         return RunToDraw(run.steps[is_drawn], run.losses[is_drawn], steps, fitted)
 
-    def _check_peak(self, curve: Curve, peak_value: float | None) -> float:
-        """Check a curve to forecast and its peak, by default that of the runs."""
+    def _check_peak(self, curve: Curve, peak_value: float | None) -> tuple[float, float]:
+        """Check a curve to forecast and its peak, by default that of the runs.
+
+        Returns:
+            The peak, and the curve's largest learning rate.
+        """
         check_counts_updates(curve)
         check_length(curve, self.runs)
         if peak_value is None:
@@ -363,11 +366,10 @@ class LossFit:
                 f"{_MAX_PEAK_FACTOR:g} from that of the runs, {peak_of_runs:g}: log a run with a "
                 "nearer peak"
             )
-        return peak
+        return peak, largest_lr
 
-    def _terms(self, curve: Curve, peak: float, steps: _Steps) -> ForecastTerms:
+    def _terms(self, curve: Curve, peak: float, largest_lr: float, steps: _Steps) -> ForecastTerms:
         progress, noise = schedule_sums(curve, peak, steps)
-        largest_lr = peak * largest_multiplier(curve, curve.total_steps)
         return self._refits.terms(progress, noise, octaves_to_runs(largest_lr, self.runs))
 
 
