@@ -146,7 +146,7 @@ def read_log(source: Any) -> Log:
     if hasattr(source, "to_dict"):
         check_columns(getattr(source, "columns", ()), name)
         with suppress(TypeError):  # raised by other libraries' data frames
-            rows = source.to_dict("records")
+            rows = source.to_dict(orient="records")
             return Log(name, [_without_missing(row) for row in rows])
     if checks.is_ordered(source):
         rows = list(source)
