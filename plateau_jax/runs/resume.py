@@ -79,7 +79,7 @@ def resume(
         position.step,
         owner,
         is_peak_used=position.updates > 0 or owner.keeps_saved_peak,
-        is_step_used=position.rest > 0 or (has_rules and position.step != max(position.updates, 0)),
+        is_step_used=_is_step_used(position, has_rules=has_rules),
         strict=strict,
     )
     if "records" not in state and records:
@@ -94,6 +94,15 @@ def resume(
         check_consumed(position.consumed(clock))
     peaks = [float(checks.peak("peak_value", record.peak_value)) for record in records]
     return ResumedRun(position, peaks, warnings)
+
+
+def _is_step_used(position: Position, *, has_rules: bool) -> bool:
+    """Return True if updates were made at the step of the curve that comes next.
+
+    An update with a count of 0 shows only at step 0.
+    """
+    updates, step = max(position.updates, 0), position.step
+    return position.rest > 0 or step == 0 < updates or (has_rules and step != updates)
 
 
 def check_resume(

@@ -11,7 +11,7 @@ from support.curves.descriptions import scaled
 from support.docs.pages import assert_printed, program_named
 from support.wrong import wrong
 
-from plateau_jax import CurveScheduler, DataClock, PlateauCurve
+from plateau_jax import CurveScheduler, DataClock, PlateauCurve, StagedCurve
 
 CURVE = PlateauCurve(200, warmup_steps=10, plateaus=[(0, 60)])
 
@@ -76,6 +76,15 @@ def test_update_that_consumed_nothing_has_used_the_peak():
     scheduler = CurveScheduler(CURVE, 0.3, clock=clock)
     scheduler.step(count=0)
     CurveScheduler(CURVE, 0.2, clock=clock).load_state_dict(scheduler.state_dict())
+
+
+@wrong(ValueError, "it was saved with start=0.5, now 0.25", "differ from step 0 on")
+def test_update_that_consumed_nothing_has_used_step_0():
+    clock = DataClock(64)
+    scheduler = CurveScheduler(StagedCurve([(10, 1.0)], start=0.5), 0.3, clock=clock)
+    scheduler.step(count=0)
+    resumed = CurveScheduler(StagedCurve([(10, 1.0)], start=0.25), 0.3, clock=clock)
+    resumed.load_state_dict(scheduler.state_dict())
 
 
 def test_state_of_no_update_has_used_no_peak():

@@ -309,3 +309,8 @@ def test_follower_warns_of_a_different_curve():
     with pytest.warns(CurveWarning, match="differ from step 6 on.* at step 40 of"):
         new.scheduler.load_state_dict(old.scheduler.state_dict())
     assert new.scheduler.curve_step == 40
+
+
+@wrong(TypeError, "curve = 'cosine' must be a Curve")
+def test_name_of_a_shape_in_place_of_a_curve(optimizer):
+    follow(optimizer, "weight_decay", "cosine")

@@ -54,6 +54,13 @@ def test_last_epoch_moves_the_scheduler(run):
     assert run.values() == on_line(30, 0.5, 0.25)
 
 
+def test_last_epoch_below_minus_one_counts_as_minus_one(run):
+    run.scheduler.last_epoch = -5
+    run.scheduler.load_state_dict(run.scheduler.state_dict())
+    run.train(1)
+    assert run.values() == on_line(0, 0.5, 0.25)
+
+
 @pytest.mark.parametrize("clock", [DataClock(8, count=4), HoldBelow(-1.0, 1)], ids=str)
 @pytest.mark.parametrize("last_epoch", [-1, 4, 13, 100])
 def test_last_epoch_under_a_clock_is_an_error(clock, last_epoch):
@@ -205,10 +212,18 @@ def test_groups_keep_their_curves_in_any_order():
 
 
 def test_group_is_removed_with_its_base_and_curve(run):
-    for values in (run.groups, run.scheduler.base_lrs, run.scheduler.lr_lambdas):
+    scheduler = run.scheduler
+    for values in (run.groups, scheduler.base_lrs, scheduler.lr_lambdas, scheduler._last_lr):
         del values[0]
     run.train(1)
     assert run.values() == on_line(UPDATES + 1, 0.25)
+
+
+def test_last_values_are_replaced_after_a_group_is_removed(run):
+    del run.groups[0]
+    run.scheduler._last_lr = run.values()
+    run.train(2)
+    assert run.values() == on_line(UPDATES + 2, 0.25)
 
 
 # `lr_lambdas` and `optimizer`.

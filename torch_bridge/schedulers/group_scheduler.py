@@ -141,11 +141,13 @@ class GroupScheduler(LRScheduler):
 
     @property
     def _last_lr(self) -> list[Any]:
-        return self._groups.last
+        return [*self._groups.last]
 
     @_last_lr.setter
     def _last_lr(self, values: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._groups.last[:] = values  # the same list, which shows who has written last
+        last = self._groups.last
+        if len(values) == len(last):  # not after a change of the groups
+            last[:] = values  # the same list, which shows who has written last
 
     def _sync_groups(self, *, warns: bool = True) -> None:
         """Match the groups and the lists, which a program may have changed; write into new groups.
@@ -222,6 +224,7 @@ class GroupScheduler(LRScheduler):
     @last_epoch.setter
     def last_epoch(self, updates: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         before = self._position
+        updates = max(updates, -1)
         if updates == before.updates:
             return
         if updates < 0 and before.updates <= 0:  # torch's `SequentialLR` takes back first steps
@@ -270,7 +273,7 @@ class GroupScheduler(LRScheduler):
 
     def get_last_lr(self) -> list[Any]:
         """Return the values that this scheduler wrote last, in the order of the groups."""
-        return [*self._last_lr]
+        return self._last_lr
 
     # Steps.
 
