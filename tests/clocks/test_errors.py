@@ -216,7 +216,7 @@ def test_step_without_a_metric(held):
     held.step()
 
 
-@wrong(TypeError, f"metric = 8 {A_REAL_SCALAR}", "step(loss)")
+@wrong(TypeError, f"metric = 8 {A_REAL_SCALAR}", "step(metric=loss)")
 def test_integer_metric(held):
     held.step(8)
 

@@ -44,7 +44,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
     what programs may write into it, as into a `LambdaLR`.
 
     By default, each call of `step()` moves to the next step of the curve. With a hold rule as
-    `clock`, call `step(metric)`: the rule may hold the curve at its step while updates continue.
+    `clock`, call `step(metric=loss)`: the rule may hold the curve at its step while updates continue.
     With a `DataClock`, call `step(count=n)`: the step is then `consumed // unit`, with consumed the
     sum of the counts of all updates. If a trainer or another scheduler calls `step()`, set
     `scheduler.count = n` before each call.
@@ -307,13 +307,13 @@ def _warn_of_order(optimizer: Optimizer) -> None:
 def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:
     """Return the metric that was passed as the first argument of `step`."""
     if metric is not None:
-        raise TypeError("with a hold rule, step() takes one metric, as in step(loss)")
+        raise TypeError("with a hold rule, step() takes one metric, as in step(metric=loss)")
     if type(epoch) is int:  # DeepSpeed passes its batch size if step() has raised a TypeError
         raise TypeError(
             checks.must(
                 "metric",
                 epoch,
-                "be a real scalar, a float or a tensor: with a hold rule, call step(loss)",
+                "be a real scalar, a float or a tensor: with a hold rule, call step(metric=loss)",
             )
         )
     return epoch
