@@ -60,7 +60,8 @@ class GroupScheduler(LRScheduler):
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         groups = ScheduledGroups(optimizer, option, curve)
         self._groups = groups
-        curves = groups.curves
+        known, values = groups.members
+        curves = values.curves
         if groups.curve is not None:  # also if there are no groups
             curves = [groups.curve]
         self._clock = check_clock(clock, curves)
@@ -72,11 +73,11 @@ class GroupScheduler(LRScheduler):
         differ from the program's without a warning."""
         self._advice: StepAdvice | None = None
 
-        warn_of_factors(option, groups.known)
+        warn_of_factors(option, known)
         message = ""
         if advise:
             message = message_at_build(
-                optimizer, option, self.curve_step, groups.known, groups.curves, groups.bases
+                optimizer, option, self.curve_step, known, values.curves, values.bases
             )
         was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
         groups.claim(self.curve_step)
@@ -177,7 +178,8 @@ class GroupScheduler(LRScheduler):
     def _warn_of_values(self, members: Members) -> None:
         """Warn of a new group with a value that will be overwritten."""
         groups, step = self._groups, self.curve_step
-        for group, curve, base in zip(*members, strict=True):
+        values = members.values
+        for group, curve, base in zip(members.groups, values.curves, values.bases, strict=True):
             if groups.place_of(group) is None:
                 message = value_message(self.optimizer, groups.option, step, group, curve, base)
                 if message:
@@ -195,7 +197,7 @@ class GroupScheduler(LRScheduler):
         if self._advice is None or not present or not present[0]["params"]:
             return
         if groups.place_of(present[0]) == 0:
-            self._advice.before_update(self, groups.values, groups.is_in_charge)
+            self._advice.before_update(self, groups.members.values, groups.is_in_charge)
 
     def _sync_before_update(self, new: Sequence[dict[str, Any]]) -> None:
         """Write the values of new groups, if this is the scheduler that the program steps."""
@@ -269,7 +271,7 @@ class GroupScheduler(LRScheduler):
 
         A group that was added is not among them until the next update or step.
         """
-        return self._groups.values.at(self.curve_step)[:]
+        return self._groups.members.values.at(self.curve_step)[:]
 
     def get_last_lr(self) -> list[Any]:
         """Return the values that this scheduler wrote last, in the order of the groups."""
@@ -313,14 +315,14 @@ class GroupScheduler(LRScheduler):
     # States.
 
     def _state_entries(self) -> dict[str, Any]:
-        curves, bases = self._groups.values.curves, self._groups.values.bases
+        values = self._groups.members.values
         # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):
-            _, curves, bases = self._groups.read_members()
+            values = self._groups.read_members().values
         return {
             "last_epoch": self.last_epoch,
             **dump_position(self._clock, self._position),
-            "records": dump_records(records_of(curves, bases, self._clock)),
+            "records": dump_records(records_of(values.curves, values.bases, self._clock)),
             "peak_was_set": self._peak_was_set,
             "in_charge": self.last_epoch >= 0 and self._groups.is_in_charge(),
         }
@@ -347,7 +349,7 @@ class GroupScheduler(LRScheduler):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):
                 check_bool(name, state[name])
-            now = records_of(members.curves, members.bases, self._clock)
+            now = records_of(members.values.curves, members.values.bases, self._clock)
             # A rollback to before `set_peak`.
             is_rollback = self._peak_was_set and self.last_epoch > 0
             for index, group in enumerate(members.groups):

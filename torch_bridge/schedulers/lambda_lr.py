@@ -44,10 +44,10 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
     what programs may write into it, as into a `LambdaLR`.
 
     By default, each call of `step()` moves to the next step of the curve. With a hold rule as
-    `clock`, call `step(metric=loss)`: the rule may hold the curve at its step while updates continue.
-    With a `DataClock`, call `step(count=n)`: the step is then `consumed // unit`, with consumed the
-    sum of the counts of all updates. If a trainer or another scheduler calls `step()`, set
-    `scheduler.count = n` before each call.
+    `clock`, call `step(metric=loss)`: the rule may hold the curve at its step while updates
+    continue. With a `DataClock`, call `step(count=n)`: the step is then `consumed // unit`, with
+    consumed the sum of the counts of all updates. If a trainer or another scheduler calls `step()`,
+    set `scheduler.count = n` before each call.
 
     Args:
         optimizer: Any torch optimizer.

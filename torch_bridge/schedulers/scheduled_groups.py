@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from torch.optim import Optimizer
 
+from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.runs.group_values import GroupValues
 from torch_bridge.groups.curves_and_peaks import as_curves, curves_of, curves_of_groups_with
@@ -30,11 +31,10 @@ from torch_bridge.groups.options import (
 
 
 class Members(NamedTuple):
-    """Groups, and the curve and the base of each."""
+    """Groups, and their curves, bases and values."""
 
     groups: list[dict[str, Any]]
-    curves: list[Curve]
-    bases: list[float]
+    values: GroupValues
 
 
 class ScheduledGroups:
@@ -59,20 +59,18 @@ class ScheduledGroups:
         """True if groups without the option are ignored."""
         if isinstance(given, Curve):
             self.curve = given
-        elif option.name != "lr" and isinstance(given, list) and None in given:
+        elif option.name != "lr" and checks.is_ordered(given) and None in given:
             self._skips_groups = True
             given = curves_of_groups_with(option, groups, given)
-        self.known = [*self.present()]
-        """The groups, as of the last call of `accept`."""
-        indices = self.indices()
-        self.curves: list[Any] = curves_of(self.known, given)
+        known = [*self.present()]
+        self.curves: list[Any] = curves_of(known, given)
         """Torch's `lr_lambdas`: the curve of each group, in a list that programs may append to."""
         self.bases: list[Any] = [
-            option.base_of(index, group) for index, group in zip(indices, self.known, strict=True)
+            option.base_of(index, group) for index, group in zip(self.indices(), known, strict=True)
         ]
         """Torch's `base_lrs`: the base of each group, in a list that programs may change."""
-        self.values = GroupValues(self.curves, self.bases)
-        """The values for the curves and bases as they were when they were checked."""
+        self.members = Members(known, GroupValues(self.curves, self.bases))
+        """The groups, curves and bases as of the last call of `accept`."""
         self.last: list[Any] = []
         """The value that the scheduler wrote last into each group."""
         self._written = written_values(optimizer)
@@ -93,14 +91,15 @@ class ScheduledGroups:
 
     def are_known(self, groups: Sequence[dict[str, Any]]) -> bool:
         """Return True if these are the known groups in the same order."""
-        return len(groups) == len(self.known) and all(map(is_, groups, self.known))
+        known = self.members.groups
+        return len(groups) == len(known) and all(map(is_, groups, known))
 
     def place_of(self, group: dict[str, Any]) -> int | None:
         """Return the place of a group among the known ones; None for a new group."""
-        for place, known in enumerate(self.known):
+        for place, known in enumerate(self.members.groups):
             if group is known:
                 return place
-        for place, known in enumerate(self.known):
+        for place, known in enumerate(self.members.groups):
             # The optimizer has loaded a state: its new dictionaries have the old lists of
             # parameters. These are read now, because DeepSpeed replaces the lists.
             if group["params"] is known.get("params"):
@@ -118,13 +117,14 @@ class ScheduledGroups:
             TypeError, ValueError: A new group has no base or curve, or a list is wrong.
         """
         groups = [*self.present()]
+        accepted = self.members.values
         curves: list[Curve] = []
         bases: list[float] = []
         for index, group in zip(self.indices(), groups, strict=True):
             place = self.place_of(group)
             if place is not None:
-                curves.append(self.values.curves[place])
-                bases.append(self.values.bases[place])
+                curves.append(accepted.curves[place])
+                bases.append(accepted.bases[place])
                 continue
             if self.curve is None:
                 raise ValueError(
@@ -133,19 +133,20 @@ class ScheduledGroups:
                 )
             curves.append(self.curve)
             bases.append(self.option.base_of(index, group))
-        if self.curves not in (self.values.curves, curves):
+        if self.curves not in (accepted.curves, curves):
             raise TypeError(
                 "the curves of a scheduler can't be changed: build a scheduler with the new curve, "
                 "and call new.load_state_dict(old.state_dict()). StagedCurve.through(points) makes "
                 "a curve of any multipliers. Torch's LambdaLR follows any function of the step"
             )
-        if self.bases != self.values.bases:
+        if self.bases != accepted.bases:
             bases = bases_per_group("base_lrs", self.bases, len(groups))
-        return Members(groups, curves, bases)
+        return Members(groups, GroupValues(curves, bases))
 
     def are_unchanged(self) -> bool:
         """Return True if the program has changed neither the groups nor the lists."""
-        if self.bases != self.values.bases or self.curves != self.values.curves:
+        values = self.members.values
+        if self.bases != values.bases or self.curves != values.curves:
             return False
         return self.are_known(self.present())
 
@@ -154,8 +155,9 @@ class ScheduledGroups:
 
         Its first values are those of a step of the curve; nothing is written yet.
         """
-        self.last = self.values.at(step)[:]
-        for group, base in zip(self.known, self.bases, strict=True):
+        groups, values = self.members
+        self.last = values.at(step)[:]
+        for group, base in zip(groups, self.bases, strict=True):
             self.option.separate_tensor(group)
             group[self.option.base_key] = base
 
@@ -168,11 +170,11 @@ class ScheduledGroups:
             writes: True to write the values of this step into new groups.
         """
         option, key = self.option, self.option.base_key
-        values = GroupValues(members.curves, members.bases)
+        groups, values = members
         last: list[Any] = values.at(step)[:]
-        for index, (group, base) in enumerate(zip(members.groups, members.bases, strict=True)):
+        for index, (group, base) in enumerate(zip(groups, values.bases, strict=True)):
             place = self.place_of(group)
-            if place is None or group is not self.known[place]:
+            if place is None or group is not self.members.groups[place]:
                 option.separate_tensor(group)
             if place is not None:
                 group.setdefault(key, base)
@@ -189,7 +191,7 @@ class ScheduledGroups:
         if self._has_written_last():
             self._written[key] = last
         self.curves, self.bases = [*values.curves], [*values.bases]
-        self.known, self.values, self.last = members.groups, values, last
+        self.members, self.last = members, last
 
     def set_bases(self, bases: Sequence[float], *, keeps_others: bool) -> None:
         """Replace the bases of the first groups.
@@ -198,11 +200,13 @@ class ScheduledGroups:
             bases: The bases, in float32.
             keeps_others: True to keep the base in a group if a different scheduler has changed it.
         """
-        key, before = self.option.base_key, self.values.bases
+        key, (groups, values) = self.option.base_key, self.members
+        before = values.bases
         bases = [*bases, *before[len(bases) :]]
         if bases != before:
-            self.bases, self.values = [*bases], GroupValues(self.values.curves, bases)
-        for group, base, old in zip(self.known, bases, before, strict=True):
+            self.bases = [*bases]
+            self.members = Members(groups, GroupValues(values.curves, bases))
+        for group, base, old in zip(groups, bases, before, strict=True):
             if not keeps_others or is_same(as_number(group.get(key, old)), old):
                 group[key] = base
 
@@ -216,7 +220,7 @@ class ScheduledGroups:
 
     def write_values(self, values: list[Any]) -> None:
         """Write a value into each group."""
-        pairs = zip(self.known, values, strict=True)
+        pairs = zip(self.members.groups, values, strict=True)
         self.last = [self.option.write(group, value) for group, value in pairs]
         self._written[self.option.base_key] = self.last
 
@@ -234,7 +238,7 @@ class ScheduledGroups:
         present = {id(group) for group in self.present()}
         return all(
             is_same(self.option.number_in(group), as_number(last))
-            for group, last in zip(self.known, self.last, strict=True)
+            for group, last in zip(self.members.groups, self.last, strict=True)
             if id(group) in present
         )
 
@@ -243,9 +247,9 @@ class ScheduledGroups:
         option = self.option
         for group in self.present():
             place = self.place_of(group)
-            if place is None or group is self.known[place]:
+            if place is None or group is self.members.groups[place]:
                 continue
-            base, last = self.values.bases[place], self.last[place]
+            base, last = self.members.values.bases[place], self.last[place]
             if option.base_key not in group:  # saved before a scheduler was built
                 last = base
             saved_base = as_number(group.get(option.base_key, base))
