@@ -8,7 +8,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Count
 from plateau_jax.clocks.rules import HOLD_RULE_CLASSES, AnyHoldRule
 from plateau_jax.curves.curve import Curve
-from plateau_jax.saved_states.storable import arguments_of, storable
+from plateau_jax.saved_states.storable import Storable
 
 MAX_CONSUMED = 2**62
 """The largest unit, and the largest sum of counts: `TrainStep` counts in int64 on the device."""
@@ -17,9 +17,8 @@ MAX_COUNT = MAX_CONSUMED - 1
 """The largest count of an update: `MAX_CONSUMED` plus such a count fits into int64."""
 
 
-@storable
 @dataclass(frozen=True)
-class DataClock:
+class DataClock(Storable):
     """A clock that counts samples or tokens, `unit` of them for each step of the curve.
 
         curve_step = consumed // unit,    consumed = the sum of the counts of all earlier updates
@@ -66,10 +65,6 @@ class DataClock:
         if count is not None:
             count = checks.count("count", count, 1, MAX_COUNT)
         vars(self).update(unit=unit, count=count)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the kind and all arguments as plain JSON values."""
-        return {"kind": self._kind, **arguments_of(self)}
 
 
 AnyClock = DataClock | AnyHoldRule | Sequence[AnyHoldRule]

@@ -8,15 +8,15 @@
 #   constant: XLA moves the addition of a constant into the `where`, next to the product.
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.saved_states.storable import arguments_of
+from plateau_jax.saved_states.storable import Storable
 
 
-class HoldRule(ABC):
+class HoldRule(Storable, ABC):
     """A rule that may hold the curve at its step after an update.
 
     A rule is a frozen dataclass that checks its arguments. Its state is a NamedTuple of int32 and
@@ -27,14 +27,7 @@ class HoldRule(ABC):
     `_after_step`. Both are traced and captured: the comments at the top of this file apply.
     """
 
-    _kind: ClassVar[str]
-    """The value of `"kind"` in `to_dict`."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the kind and all arguments as plain JSON values."""
-        return {"kind": self._kind, **arguments_of(self)}
-
-    def _check_curve(self, curve: Curve) -> None:  # noqa: B027 (most rules hold any curve)
+    def _check_curve(self, curve: Curve) -> None:
         """Raise a ValueError if the rule cannot hold this curve."""
 
     @abstractmethod

@@ -8,7 +8,6 @@ import numpy as np
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.hold_rule import HoldRule, add_to_reading
 from plateau_jax.curves.curve import Curve
-from plateau_jax.saved_states.storable import storable
 
 ThresholdMode = Literal["rel", "abs"]
 
@@ -31,7 +30,6 @@ class FlatState(NamedTuple):
     """float32: the last reading that improved; undefined if there was none."""
 
 
-@storable
 @dataclass(frozen=True)
 class HoldUntilFlat(HoldRule):
     """Hold the curve at the first step of each plateau until a metric stops improving.
@@ -165,7 +163,6 @@ class BelowState(NamedTuple):
     """float32: sum of these metrics; undefined if there are none."""
 
 
-@storable
 @dataclass(frozen=True)
 class HoldBelow(HoldRule):
     """Hold the curve at its step for a number of updates once a metric has fallen to a value.

@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self, cast, overload
+from typing import Any, Self, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP, Count
 from plateau_jax.curves import serialization
 from plateau_jax.numerics import Level, rounded
+from plateau_jax.saved_states.storable import Storable
 from plateau_jax.table import evaluation, exact_segments, fitting
 from plateau_jax.table.evaluation import PYTHON, Table, WideTable, evaluate
 from plateau_jax.table.exact_segments import ExactSegment
@@ -23,7 +24,7 @@ Steps = NDArray[Any] | Sequence[Any]
 _MAX_DEPTH = 64
 
 
-class Curve:
+class Curve(Storable):
     """A learning-rate curve. Called with a step, it returns a multiplier in [0, 1].
 
         lr(step) = float32(float32(peak) · curve(step))
@@ -52,8 +53,6 @@ class Curve:
     """The segments in exact numbers, none empty; the last is the end."""
 
     _depth: int  # of nested derived curves
-
-    _kind: ClassVar[str]  # in `to_dict`
 
     def __init_subclass__(cls, kind: str) -> None:
         cls._kind = kind
@@ -359,10 +358,6 @@ class Curve:
 
         return python_source(self, peak_value)
 
-    def to_dict(self) -> Mapping[str, Any]:
-        """Return kind and arguments as plain JSON values."""
-        return serialization.curve_to_dict(self)
-
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
         """Build the curve that `to_dict` or a configuration file describes.
@@ -382,11 +377,6 @@ class Curve:
         >>> curve = Curve.from_dict({"kind": "staged", "total_steps": 10_000, "stages": stages})
         """
         return serialization.curve_from_dict(cls, arguments)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Pickles and copies contain only the arguments, as plain values, so that
-        # `torch.load(weights_only=True)` needs to allow no other class.
-        return serialization.plain_arguments_of(self)
 
 
 def _evaluate_one(curve: Curve, step: int) -> float:

@@ -8,12 +8,10 @@ from plateau_jax.arguments.checks import MAX_STEP, Message
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import Curve, as_curve
 from plateau_jax.numerics import as_level, nearest_float32, rounded
-from plateau_jax.saved_states.storable import storable
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
 
 
-@storable
 @final
 @dataclass(frozen=True, repr=False)
 class Cooldown(Curve, kind="cooldown"):
@@ -60,7 +58,6 @@ class Cooldown(Curve, kind="cooldown"):
         return f"{self.curve!r}.cooldown({arguments})"
 
 
-@storable
 @final
 @dataclass(frozen=True, repr=False)
 class Then(Curve, kind="then"):
@@ -94,7 +91,6 @@ class Then(Curve, kind="then"):
         return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"
 
 
-@storable
 @final
 @dataclass(frozen=True, repr=False)
 class Part(Curve, kind="part"):

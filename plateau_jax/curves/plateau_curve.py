@@ -23,14 +23,12 @@ from plateau_jax.arguments.curve_warning import warn, warn_of_small_end
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps
 from plateau_jax.numerics import Level, as_level, percent_of
-from plateau_jax.saved_states.storable import storable
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, flat_segment
 
 WarmupShape = Literal["linear", "cosine"]
 
 
-@storable
 @final
 @dataclass(frozen=True)
 class PlateauCurve(Curve, kind="plateau"):

@@ -10,7 +10,6 @@ from typing import Any, final
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve, as_curve
 from plateau_jax.numerics import Level, as_level, nearest_power
-from plateau_jax.saved_states.storable import storable
 from plateau_jax.table.exact_segments import (
     ExactSegment,
     first_and_last_steps,
@@ -24,7 +23,6 @@ _HIGHEST = Level("1.000000000000001")
 1.4142135623730951 is 1 + 1.4·10⁻¹⁶."""
 
 
-@storable
 @final
 @dataclass(frozen=True, repr=False)
 class ScaledCurve(Curve, kind="scaled"):

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 from plateau_jax.arguments.checks import Message, Path, message_of, must, short_repr
 from plateau_jax.saved_states.formats import DIFFERENT_VERSION
-from plateau_jax.saved_states.storable import arguments_of
 
 CURVE_CLASSES: dict[str, type[Any]] = {}
 """The class of each kind."""
@@ -19,26 +18,8 @@ NESTED = "curve", "other"
 """The arguments that are curves."""
 
 
-def plain_arguments_of(curve: Any) -> dict[str, Any]:
-    """Return the values of the fields of a curve as plain JSON values."""
-    return {name: _to_plain_value(value) for name, value in arguments_of(curve).items()}
-
-
-def curve_to_dict(curve: Any) -> dict[str, Any]:
-    """Return the kind and the arguments of a curve."""
-    return {"kind": curve._kind, **plain_arguments_of(curve)}
-
-
-def _to_plain_value(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_to_plain_value(item) for item in cast("tuple[Any, ...]", value)]
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    return value
-
-
 def curve_from_dict(cls: type[Any], description: Any, path: Path = ()) -> Any:
-    """Build the curve that `curve_to_dict` or a configuration file describes.
+    """Build the curve that `Curve.to_dict` or a configuration file describes.
 
     Args:
         cls: The class that the curve must have; `Curve` accepts any.

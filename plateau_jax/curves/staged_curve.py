@@ -26,7 +26,6 @@ from plateau_jax.arguments.curve_warning import suppress_warnings, warn, warn_of
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps, lengths_in_steps
 from plateau_jax.numerics import Level, as_level
-from plateau_jax.saved_states.storable import storable
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, flat_segment
 
@@ -52,7 +51,6 @@ class Stage(NamedTuple):
         return repr(tuple(self))
 
 
-@storable
 @final
 @dataclass(frozen=True)
 class StagedCurve(Curve, kind="staged"):

@@ -1,7 +1,7 @@
 """Saved states: their formats, pickles and copies.
 
-`formats` (kinds of states, their entries, and errors from malformed ones), `storable` (pickles and
-copies of frozen dataclasses).
+`formats` (kinds of states, their entries, and errors from malformed ones), `storable` (frozen
+dataclasses in JSON, pickles and copies).
 
 To add an entry to a state:
 

@@ -1,45 +1,40 @@
-"""Frozen values in pickles, in copies, and among the hyperparameters of Lightning."""
+"""Frozen dataclasses in JSON, in pickles and in copies."""
 
 from collections.abc import Mapping
-from dataclasses import FrozenInstanceError, fields
-from typing import Any, TypeVar
+from dataclasses import fields
+from typing import Any, ClassVar, cast
 
 from plateau_jax.arguments.curve_warning import suppress_warnings
 
-_Class = TypeVar("_Class", bound=type[Any])
+
+class Storable:
+    """The base class of frozen dataclasses that programs save, pickle and copy."""
+
+    _kind: ClassVar[str]
+    """The value of `"kind"` in `to_dict`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the kind and all arguments as plain JSON values."""
+        return {"kind": self._kind, **self.__getstate__()}
+
+    # Pickles and copies contain only the arguments, as plain values, so that
+    # `torch.load(weights_only=True)` needs to allow no other class.
+    def __getstate__(self) -> dict[str, Any]:
+        names = [item.name for item in fields(cast("Any", self))]
+        return {name: _to_plain_value(getattr(self, name)) for name in names}
+
+    # The constructor checks the arguments. Otherwise unpickling would copy whatever a file contains
+    # into the value, even under `weights_only`, which checks classes but not states. Warnings are
+    # suppressed: the value gave them when it was first built.
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        with suppress_warnings():
+            rebuilt = type(self)(**state)
+        vars(self).update(vars(rebuilt))
 
 
-def storable(cls: _Class) -> _Class:
-    """Decorate a frozen dataclass whose values programs pickle and copy."""
-    field_names = {field.name for field in fields(cls)}
-
-    def set_equal_value(self: Any, name: str, value: Any) -> None:
-        # Lightning copies hyperparameters, and then sets each field of the copy to a copy of the
-        # value that it already has, also in frozen dataclasses.
-        current: Any = getattr(self, name, None)
-        # Types first: an array has no single answer to `==`.
-        is_unchanged = (type(value), value) == (type(current), current)
-        if name not in field_names or not is_unchanged:
-            raise FrozenInstanceError(f"cannot assign to field {name!r}")
-
-    methods: dict[str, Any] = {"__setattr__": set_equal_value, "__setstate__": _restore}
-    for name, method in methods.items():
-        setattr(cls, name, method)
-    return cls
-
-
-def arguments_of(instance: Any) -> dict[str, Any]:
-    """Return the values of the fields of a dataclass's instance by their names."""
-    return {item.name: getattr(instance, item.name) for item in fields(instance)}
-
-
-def _restore(value: Any, state: Mapping[str, Any]) -> None:
-    """Restore a value from its arguments.
-
-    The constructor checks them. Otherwise unpickling would copy whatever a file contains into the
-    value, even under `torch.load(weights_only=True)`, which checks classes but not states. Warnings
-    are suppressed: the value gave them when it was first built.
-    """
-    with suppress_warnings():
-        rebuilt = type(value)(**state)
-    vars(value).update(vars(rebuilt))
+def _to_plain_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_to_plain_value(item) for item in cast("tuple[Any, ...]", value)]
+    if isinstance(value, Storable):
+        return value.to_dict()
+    return value

@@ -11,7 +11,7 @@ from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs, check_unit
 from plateau_jax.numerics import Level, rounded, scaled
 from plateau_jax.saved_states.formats import DIFFERENT_VERSION
-from plateau_jax.saved_states.storable import storable
+from plateau_jax.saved_states.storable import Storable
 from plateau_jax.table.exact_segments import ExactSegment, first_and_last_steps
 
 _HALF = Level("0.5")
@@ -32,9 +32,8 @@ class _Phase(NamedTuple):
         return max(0, -((self.consumed_earlier - total) // self.batch_size))
 
 
-@storable
 @dataclass(frozen=True)
-class BatchPlan:
+class BatchPlan(Storable):
     """A schedule of batch sizes: a function of the samples or tokens consumed so far.
 
         plan(consumed) = the batch size of the last pair whose threshold is at most consumed

@@ -92,14 +92,6 @@ def only_allowed(class_):
         torch.serialization.add_safe_globals(before)
 
 
-def by_copied_fields(value):
-    """Copy it as Lightning copies hyperparameters: each field is set to the value that it has."""
-    copied = copy.deepcopy(value)
-    for field in dataclasses.fields(value):
-        setattr(copied, field.name, copy.deepcopy(getattr(value, field.name)))
-    return copied
-
-
 CLASSES = [BatchPlan, DataClock, *HOLD_RULE_CLASSES, PlateauCurve, StagedCurve]
 NAMES: dict[str, Any] = {cls.__name__: cls for cls in CLASSES}
 
@@ -109,7 +101,7 @@ def from_repr(value):
     return eval(repr(value), NAMES)
 
 
-COPIES = [copy.copy, copy.deepcopy, by_pickle, by_pickle_0, by_weights, by_copied_fields]
+COPIES = [copy.copy, copy.deepcopy, by_pickle, by_pickle_0, by_weights]
 WRITTEN = [by_its_class, by_a_configuration, by_omegaconf]
 BUILT_AGAIN = [from_repr, dataclasses.replace]
 

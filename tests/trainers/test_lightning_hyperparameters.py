@@ -1,4 +1,4 @@
-"""A LightningModule whose hyperparameters include a curve and a clock.
+"""A LightningModule whose hyperparameters include the arguments of a curve.
 
 Lightning saves them in each checkpoint, and in the log, and reads checkpoints without running code.
 """
@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import CSVLogger
 from support.trainers.trainers import LIGHTNING_WARNING
 from torch.utils.data import DataLoader, TensorDataset
 
-from plateau_jax import BatchPlan, DataClock, PlateauCurve, StagedCurve
+from plateau_jax import BatchPlan, Curve, DataClock, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings(LIGHTNING_WARNING)]
@@ -23,7 +23,7 @@ CLOCK = DataClock(20, count=20)
 class StoringRegression(lightning.LightningModule):
     """A module that stores its arguments, as Lightning's manual does."""
 
-    def __init__(self, curve, clock):
+    def __init__(self, curve):
         super().__init__()
         self.save_hyperparameters()
         self.net = torch.nn.Linear(8, 1)
@@ -40,9 +40,8 @@ class StoringRegression(lightning.LightningModule):
         return DataLoader(TensorDataset(torch.ones(160, 8)), 16)
 
     def configure_optimizers(self):
-        hparams = self.hparams
         optimizer = torch.optim.SGD(self.parameters(), lr=PEAK)
-        scheduler = lambda_lr(optimizer, hparams["curve"], clock=hparams["clock"])
+        scheduler = lambda_lr(optimizer, self.hparams["curve"], clock=CLOCK)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
@@ -79,7 +78,7 @@ CURVES = [
 @pytest.mark.parametrize("curve", CURVES, ids=["staged", "scaled"])
 def test_run_under_a_curve_resumes_and_is_loaded(curve, tmp_path):
     """Train ten updates, read the checkpoint as a module, and train ten more."""
-    saved = StoringRegression(curve, CLOCK)
+    saved = StoringRegression(curve.to_dict())
     trainer = trainer_of(10, tmp_path)
     trainer.fit(saved)
     checkpoint = tmp_path / "saved.ckpt"
@@ -87,8 +86,7 @@ def test_run_under_a_curve_resumes_and_is_loaded(curve, tmp_path):
     assert (tmp_path / "lightning_logs" / "version_0" / "hparams.yaml").exists()
 
     loaded = StoringRegression.load_from_checkpoint(checkpoint)
-    assert loaded.hparams["curve"] == curve
-    assert loaded.hparams["clock"] == CLOCK
-    resumed = StoringRegression(curve, CLOCK)
+    assert Curve.from_dict(loaded.hparams["curve"]) == curve
+    resumed = StoringRegression(curve.to_dict())
     trainer_of(20, tmp_path).fit(resumed, ckpt_path=checkpoint)
     assert resumed.lrs == [curve.learning_rate(step, PEAK) for step in range(10, 20)]

@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
@@ -10,7 +11,6 @@ from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.scaled_curve import ScaledCurve
 from plateau_jax.curves.staged_curve import Stage, StagedCurve
-from plateau_jax.saved_states.storable import arguments_of
 
 _CLASSES = "BatchPlan", "PlateauCurve", "StagedCurve"
 
@@ -106,7 +106,8 @@ def _arguments(curve: Any) -> list[str]:
     """Return the arguments that are not curves, except those with their default value."""
     parameters = inspect.signature(cast("type[Any]", type(curve))).parameters
     arguments: list[str] = []
-    for name, value in arguments_of(curve).items():
+    for field in fields(curve):
+        name, value = field.name, getattr(curve, field.name)
         parameter = parameters[name]
         if value == parameter.default or isinstance(value, Curve):
             continue
