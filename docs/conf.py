@@ -91,7 +91,14 @@ INTRODUCTION = """
 """
 """What the first page of the site has in place of its link to the README."""
 
-INHERITED_MEMBERS = {"torch_bridge.lambda_lr": "LambdaLR", "torch_bridge.follow": ""}
+INHERITED_MEMBERS = {
+    "plateau_jax.Curve": "",
+    "plateau_jax.DataClock": "",
+    "plateau_jax.HoldBelow": "",
+    "plateau_jax.HoldUntilFlat": "",
+    "torch_bridge.lambda_lr": "LambdaLR",
+    "torch_bridge.follow": "",
+}
 """The classes whose inherited members the reference shows, up to a base class."""
 
 

@@ -101,7 +101,7 @@ def _public_names(cls: type) -> set[str]:
     for base in cls.__mro__:
         if not is_of_this_project(base):
             continue
-        if base is not Curve or cls is Curve:
+        if cls is Curve or not (issubclass(cls, Curve) and issubclass(Curve, base)):
             names.update(vars(base))
             names.update(inspect.get_annotations(base))
     return {name for name in names if not name.startswith("_") or name == "__call__"}
