@@ -17,8 +17,7 @@ To add a kind of curve:
 2. In `tests/`, build and draw it in `support/curves/descriptions.py`, with its exact levels in
    `support/numerics/oracle.py`. Rewrite and change it in `curves/test_same_until.py`. Add all of
    its arguments to `test_every_argument_matters_and_none_can_be_set` in `curves/test_objects.py`,
-   and a curve to `support/golden/curves.py`. Then run `python -m support.golden.write` and
-   `python -m support.surface`.
+   and a curve to `support/golden/curves.py`. Then run `python -m support.golden.write`.
 3. If users call it by name, add the name to the `__init__.py` and the `__init__.pyi` of
    `plateau_jax`, to `docs/reference/` and to `docs/curves.md`.
 """

@@ -252,6 +252,7 @@ FLAT_STATE = {"updates": 0, "stale": -1, "filled": 0, "total": 0.0, "best": 0.0}
 )
 def test_impossible_value_of_an_entry(kind, entry, values):
     saved = Saved(kind)
+    assert entry in saved.state
     for value in values:
         saved.rejects(saved.state | {entry: value}, match=f"{entry}|state_dict")
 
