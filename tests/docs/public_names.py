@@ -1,4 +1,4 @@
-"""The signatures of the public names and of their methods."""
+"""The public names, their methods and their signatures."""
 
 import inspect
 from collections.abc import Iterator
@@ -8,6 +8,15 @@ import plateau_jax
 import torch_bridge
 from plateau_jax import Curve, CurveWarning
 
+PUBLIC_NAMES: dict[str, Any] = {}
+"""The values by their full names. A name of `plateau_jax` in `torch_bridge` is left out."""
+
+for _package in (plateau_jax, torch_bridge):
+    for _name in _package.__all__:
+        _value: Any = getattr(_package, _name)
+        if _value.__module__.startswith(f"{_package.__name__}."):
+            PUBLIC_NAMES[f"{_package.__name__}.{_name}"] = _value
+
 WITHOUT_CONSTRUCTOR = (Curve, CurveWarning)
 """Classes that no program builds."""
 
@@ -15,28 +24,24 @@ WITHOUT_CONSTRUCTOR = (Curve, CurveWarning)
 def public_signatures() -> set[str]:
     """Return texts such as `plateau_jax.DataClock(unit, count=None)`."""
     signatures: set[str] = set()
-    for package in (plateau_jax, torch_bridge):
-        for name in package.__all__:
-            value: Any = getattr(package, name)
-            if not value.__module__.startswith(f"{package.__name__}."):
-                continue  # a name of `plateau_jax` in `torch_bridge`
-            full_name = f"{package.__name__}.{name}"
-            if value not in WITHOUT_CONSTRUCTOR:
-                signatures.add(full_name + _parameters(value))
-            if isinstance(value, type):
-                for method in _methods(value):
-                    signatures.add(f"{full_name}.{method}{_parameters(getattr(value, method))}")
+    for name, value in PUBLIC_NAMES.items():
+        if value not in WITHOUT_CONSTRUCTOR:
+            signatures.add(name + _parameters(value))
+        for method in methods_of(value):
+            signatures.add(f"{name}.{method}{_parameters(getattr(value, method))}")
     return signatures
 
 
-def _methods(cls: type) -> Iterator[str]:
+def methods_of(value: Any) -> Iterator[str]:
     """Yield the public methods of a class, without those of torch, and of `Curve` in a subclass."""
-    for base in cls.__mro__:
+    if not isinstance(value, type):
+        return
+    for base in value.__mro__:
         is_in_this_project = base.__module__.startswith(("plateau_jax.", "torch_bridge."))
-        if is_in_this_project and (base is not Curve or cls is Curve):
+        if is_in_this_project and (base is not Curve or value is Curve):
             for name in vars(base):
                 is_public = not name.startswith("_") or name == "__call__"
-                if is_public and _is_method(getattr(cls, name)):
+                if is_public and _is_method(getattr(value, name)):
                     yield name
 
 
