@@ -14,11 +14,10 @@ To add a kind of curve:
    kind to `code_snippets.py`, `handles.py`, `page/controls.js` and, in `page/edits.js`, to
    `stepsOf`, all in `plateau_jax/tools/design/`. Add it to the kinds in the docstring of
    `Curve.from_dict`. Name an argument that is a curve `curve` or `other` (`serialization.NESTED`).
-2. In `tests/`, build and draw it in `support/curves/descriptions.py`, with its exact levels in
-   `support/numerics/oracle.py`. Rewrite and change it in `curves/test_same_until.py`. Add all of
-   its arguments to `test_every_argument_matters_and_none_can_be_set` in `curves/test_objects.py`,
-   and a curve to `support/golden/curves.py`. Then run `python -m support.golden.write` and
-   `python -m support.surface`.
+2. In `tests/`, build and draw it in `support/curves/descriptions.py`, and write its exact levels in
+   `support/numerics/oracle.py`. Add two curves that differ in every argument to
+   `support/golden/curves.py`, and run `python -m support.golden.write`. A kind that is not derived
+   from other curves also needs a case in `curves/test_same_until.py`.
 3. If users call it by name, add the name to the `__init__.py` and the `__init__.pyi` of
    `plateau_jax`, to `docs/reference/` and to `docs/curves.md`.
 """

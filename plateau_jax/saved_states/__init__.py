@@ -11,8 +11,7 @@ To add an entry to a state:
    between ranks. If the learning rate depends on it, add it to `_SAME_ON_ALL_RANKS` in
    `torch_bridge/training/checkpointing/parts.py`.
 2. A state contains a number once: compute what other entries determine.
-3. Test a run that resumes from a state with the entry, and run `python -m support.surface` in
-   `tests/`.
+3. Test a run that resumes from a state with the entry.
 
 Do not add fields to the states of `scale_by_curve` or of hold rules: orbax, flax and pickles
 restore a named tuple only into one with the same fields.

@@ -10,6 +10,12 @@ from support.numerics.oracle import Oracle, are_equal, complete_stage
 
 from plateau_jax import PlateauCurve, StagedCurve
 
+
+def curves_in(description):
+    """Return the curves from which a curve is derived, by their names."""
+    return {name: value for name, value in description.items() if isinstance(value, dict)}
+
+
 # The same curve, described in another way.
 
 
@@ -17,14 +23,11 @@ def rewrite(description, random):
     match description:
         case {"stages": stages, "start": start}:
             return {"stages": rewrite_stages(stages, start, random), "start": start}
-        case {"cooldown": parent}:
-            return {**description, "cooldown": rewrite(parent, random)}
-        case {"curve": first, "then": other}:
-            return {**description, "curve": rewrite(first, random), "then": rewrite(other, random)}
-        case {"part": parent}:
-            return {**description, "part": rewrite(parent, random)}
-        case _:
+        case {"absolute_plateaus": _}:
             return split_plateaus(description, random)
+        case _:
+            curves = curves_in(description)
+            return description | {name: rewrite(curves[name], random) for name in curves}
 
 
 def rewrite_stages(stages, level, random):
@@ -53,7 +56,7 @@ def split_plateaus(description, random):
         begun = draw_magnitude(random, 0, length)
         first_halves.append((start, begun))
         second_halves.append((start + begun, length - begun))
-    return {**description, "absolute_plateaus": second_halves + first_halves}
+    return description | {"absolute_plateaus": second_halves + first_halves}
 
 
 # A curve of the same length that may differ from some step on.
@@ -63,18 +66,7 @@ def change(description, random):
     match description:
         case {"stages": stages, "start": start}:
             return {"stages": change_stages(stages, random), "start": start}
-        case {"cooldown": _}:
-            return change_cooldown(description, random)
-        case {"curve": _, "then": _}:
-            name = random.choice(("curve", "then"))
-            return {**description, name: change(description[name], random)}
-        case {"part": parent, "start": start, "stop": stop}:
-            changed = change(parent, random)
-            stop = min(stop, Oracle(changed).total_steps)
-            if start < stop:
-                return {"part": changed, "start": start, "stop": stop}
-            return changed
-        case _:
+        case {"absolute_plateaus": _}:
             changes = {
                 "min_lr_ratio": 0.1,
                 "init_lr_ratio": 0.1,
@@ -82,7 +74,12 @@ def change(description, random):
                 "warmup_shape": "cosine",
             }
             name = random.choice(list(changes))
-            return {**description, name: changes[name]}
+            return description | {name: changes[name]}
+        case {"cooldown": _}:
+            return change_cooldown(description, random)
+        case _:
+            name, curve = random.choice(list(curves_in(description).items()))
+            return description | {name: change(curve, random)}
 
 
 def change_stages(stages, random):
@@ -109,11 +106,12 @@ def change_stages(stages, random):
 
 
 def change_cooldown(description, random):
-    changed = {**description, "to": 0.0, "shape": "linear"}
+    changed = description | {"to": 0.0, "shape": "linear"}
     if random.random() < 0.5:
         changed["cooldown"] = change(description["cooldown"], random)
-    else:
-        changed["at"] = max(description["at"] - 1, 0)
+    elif description["at"] > 0:
+        changed["at"] -= 1
+        changed["steps"] += 1
     return changed
 
 

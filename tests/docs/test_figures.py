@@ -1,13 +1,11 @@
-"""Figures on the pages against their measurements."""
+"""Figures on the pages, computed again."""
 
 import ast
-import json
 import re
 
 import pytest
 import torch
 from support.docs.pages import PAGES
-from support.programs import EXAMPLES
 
 from plateau_jax import PlateauCurve, StagedCurve, compare
 from torch_bridge import Checkpoints, TrainStep
@@ -31,47 +29,6 @@ def test_bounds_next_to_published_losses_match_curves():
         figures.append(figure)
     bounds = compare(curves).bounds
     assert [f"{bound:.3f}" for bound in bounds] == figures
-
-
-@pytest.fixture(scope="module")
-def printed_by_notebook():
-    text = (EXAMPLES / "choosing_a_curve.ipynb").read_text(encoding="utf-8")
-    notebook = json.loads(text)
-    printed = ""
-    for cell in notebook["cells"]:
-        for output in cell.get("outputs", []):
-            printed += "".join(output.get("text", []))
-    return printed
-
-
-def test_figures_next_to_links_to_the_notebook(printed_by_notebook):
-    figures = set()
-    for line in TEXT.splitlines():
-        if "the notebook](" in line.lower():
-            figures.update(re.findall(r"\d\.\d+", line))
-    printed = set(re.findall(r"\d\.\d+", printed_by_notebook))
-    assert figures
-    assert figures <= printed
-
-
-def figures_after(name, printed):
-    """Return the figures of the line that begins with a name, up to the word "lower"."""
-    (line,) = [line for line in printed.splitlines() if line.startswith(f"{name} ")]
-    figures, _, _ = line.removeprefix(name).partition("lower")
-    return figures.split()
-
-
-def test_figures_of_the_table_of_plateaus(printed_by_notebook):
-    """Its columns: the loss at one peak, and the difference; the same at the best peak."""
-    table = re.findall(r"^\| (\w+ plateau) \|(.+)\|$", TEXT, re.MULTILINE)
-    assert table
-    for name, cells in table:
-        loss, difference, at_best_peak, best_difference = cells.replace("−", "-").split("|")
-        figures = figures_after(name, printed_by_notebook)
-        assert figures == [*loss.split(), *difference.split()]
-        best_loss, peak = at_best_peak.strip().split(", at ")
-        figures = figures_after(f"{name}, {peak}", printed_by_notebook)
-        assert figures == [best_loss, *best_difference.split()]
 
 
 def table_of_bytes():

@@ -1,15 +1,17 @@
-"""The reference as GitHub shows it: signatures, summaries, links to docstrings, all options."""
+"""The public names, and the reference as GitHub shows it: signatures, summaries, all options."""
 
+import doctest
 import inspect
 import re
 import textwrap
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
+from typing import get_type_hints
 
 import pytest
+from docs.public_names import PUBLIC_NAMES, methods_of, public_signatures
 from support.docs.pages import ROOT, sections
-from support.surface.names import signatures
 
 import plateau_jax
 import torch_bridge
@@ -45,7 +47,7 @@ def shown_signatures():
 
 def test_chapters_show_every_signature():
     """A release must not change one by accident: if you mean it, add a line to CHANGELOG."""
-    assert shown_signatures().keys() == signatures()
+    assert shown_signatures().keys() == public_signatures()
 
 
 COMMON = (
@@ -88,6 +90,23 @@ def test_chapters_link_to_docstrings(chapter):
     for name, link in names.items():
         file = Path(inspect.getfile(object_named(name)))
         assert (REFERENCE / link).resolve() == file, name
+
+
+def test_public_names_have_runnable_examples():
+    finder = doctest.DocTestFinder(recurse=False)
+    for name, value in PUBLIC_NAMES.items():
+        runnable = [test for test in finder.find(value, name) if test.examples]
+        assert runnable, name
+
+
+def test_type_hints_resolve_at_run_time():
+    """Tools such as jsonargparse and tyro build objects from them."""
+    for value in PUBLIC_NAMES.values():
+        get_type_hints(value)
+        if isinstance(value, type):
+            get_type_hints(value.__init__)
+        for method in methods_of(value):
+            get_type_hints(getattr(value, method))
 
 
 def test_page_of_the_command_line_lists_every_option():

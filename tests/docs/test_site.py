@@ -1,44 +1,26 @@
-"""The built site: its links, its reference, its search, and its width on a phone.
+"""The built site: its reference, its search, and its width on a phone.
 
-Queries are messages, names, and titles of public issues of other projects.
+The build fails if a link leads nowhere. Queries are messages, names, and titles of public issues of
+other projects.
 """
 
-import doctest
-import inspect
 import os
 import re
 import shlex
 import subprocess
 import sys
-from typing import get_type_hints
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 import pytest
 from bs4 import BeautifulSoup
+from docs.public_names import PUBLIC_NAMES
 from support.design.page import chromium
-from support.docs.pages import README, ROOT, sections
-
-import plateau_jax
-import torch_bridge
+from support.docs.pages import ROOT
 
 pytestmark = pytest.mark.slow
 
 PHONE_WIDTH = 390
 """In pixels."""
-
-
-def public_names():
-    """Return all public names; the curves that `torch_bridge` re-exports have one name here."""
-    names = {}
-    for package in (plateau_jax, torch_bridge):
-        for name in package.__all__:
-            value = getattr(package, name)
-            if value.__module__.startswith(f"{package.__name__}."):
-                names[f"{package.__name__}.{name}"] = value
-    return names
-
-
-NAMES = public_names()
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +53,6 @@ def html(site):
         name = path.relative_to(site).as_posix()
         pages[name] = BeautifulSoup(text, "html.parser")
     return pages
-
-
-@pytest.fixture(scope="module")
-def anchors(html):
-    """The anchors of each page."""
-    ids = {}
-    for file, page in html.items():
-        ids[file] = {str(tag["id"]) for tag in page.select("[id]")}
-    return ids
 
 
 @pytest.fixture(scope="module")
@@ -124,63 +97,9 @@ def search(site, browser):
     return links
 
 
-def test_first_page_has_install_and_the_first_program(html):
-    article = html["index.html"].select_one("article")
-    shown = article.get_text()
-    for section in sections(README):
-        if section.heading not in ("", "Install"):
-            continue
-        for block in section.blocks:
-            assert block.code in shown, section.heading
-
-
-def is_right_external_link(target):
-    address = urlsplit(target)
-    if address.scheme in ("data", "mailto"):
-        return True
-    is_host = re.fullmatch(r"[\w.-]+\.[a-z]+", address.netloc)
-    return address.scheme == "https" and is_host is not None
-
-
-def is_right_link(site, anchors, file, target):
-    """Return whether a link of a file leads to a file of the site, and to an anchor in it."""
-    address = urlsplit(target)
-    path = site / file
-    if address.path:
-        path = path.parent / unquote(address.path)
-    path = path.resolve()
-    if not path.exists() or not path.is_relative_to(site.resolve()):
-        return False
-    if not address.fragment:
-        return True
-    page = path.relative_to(site.resolve()).as_posix()
-    return unquote(address.fragment) in anchors.get(page, set())
-
-
-def target_of(tag):
-    """Return the address of a link, a picture or a script."""
-    return str(tag.get("href") or tag.get("src"))
-
-
-def test_links_resolve_within_the_site(site, html, anchors):
-    """And external links have the right form."""
-    wrong = []
-    for file, page in html.items():
-        targets = {target_of(tag) for tag in page.select("[href], [src]")}
-        for target in targets:
-            address = urlsplit(target)
-            if address.scheme or address.netloc:
-                is_right = is_right_external_link(target)
-            else:
-                is_right = is_right_link(site, anchors, file, target)
-            if not is_right:
-                wrong.append(f"{file}: {target}")
-    assert not wrong, "\n".join(wrong)
-
-
 def test_every_public_name_is_in_the_reference(reference):
     names = {name for name in reference if name.count(".") == 1}
-    assert names == NAMES.keys()
+    assert names == PUBLIC_NAMES.keys()
 
 
 NOT_PROSE = ".doctest, .highlight-python, .highlight-default, code, dt, .rubric"
@@ -218,32 +137,6 @@ def test_only_code_scrolls_sideways_on_a_phone(site, html, phone):
         phone.goto((site / file).as_uri())
         wide.extend(f"{file}: {part}" for part in phone.evaluate(BEYOND_THE_EDGE, PHONE_WIDTH))
     assert not wide, "\n".join(wide)
-
-
-def test_public_names_have_runnable_examples():
-    finder = doctest.DocTestFinder(recurse=False)
-    for name, value in NAMES.items():
-        runnable = [test for test in finder.find(value, name) if test.examples]
-        assert runnable, name
-
-
-def methods_of(value):
-    """Return the functions of a class, those of its class methods and static methods too."""
-    methods = []
-    if isinstance(value, type):
-        for member in vars(value).values():
-            function = getattr(member, "__func__", member)
-            if inspect.isfunction(function):
-                methods.append(function)
-    return methods
-
-
-def test_type_hints_resolve_at_run_time():
-    """Tools such as jsonargparse and tyro build objects from them."""
-    for value in NAMES.values():
-        get_type_hints(value)
-        for method in methods_of(value):
-            get_type_hints(method)
 
 
 LINKS_FOR = {

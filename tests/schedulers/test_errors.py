@@ -230,8 +230,6 @@ def test_state_in_a_chain_is_compared():
 
 # Damaged states. `test_formats.py` tests those of a different version.
 
-FLAT_STATE = {"updates": 0, "stale": -1, "filled": 0, "total": 0.0, "best": 0.0}
-
 
 @pytest.mark.parametrize(
     ("kind", "entry", "values"),
@@ -243,7 +241,7 @@ FLAT_STATE = {"updates": 0, "stale": -1, "filled": 0, "total": 0.0, "best": 0.0}
         ("scheduler", "peak_was_set", [None]),
         ("scheduler", "in_charge", [1]),
         ("scheduler", "consumed", [77]),
-        ("held", "hold", [[], [{}], [FLAT_STATE | {"best": NAN}], [FLAT_STATE | {"updates": -1}]]),
+        ("held", "hold", [[], [{}]]),
         ("counted", "consumed", [-1, 2.0, 2**62 + 8]),
         ("counted", "offset", [0]),
         ("follower", "key", ["momentum", ["weight_decay", 0]]),
@@ -252,8 +250,20 @@ FLAT_STATE = {"updates": 0, "stale": -1, "filled": 0, "total": 0.0, "best": 0.0}
 )
 def test_impossible_value_of_an_entry(kind, entry, values):
     saved = Saved(kind)
+    assert entry in saved.state
     for value in values:
         saved.rejects(saved.state | {entry: value}, match=f"{entry}|state_dict")
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [("updates", -1), ("stale", -2), ("filled", -1), ("total", None), ("best", NAN)],
+)
+def test_impossible_number_in_the_state_of_a_hold_rule(entry, value):
+    saved = Saved("held")
+    (state,) = saved.state["hold"]
+    damaged = saved.state | {"hold": [state | {entry: value}]}
+    saved.rejects(damaged, "is not a state of the rule HoldUntilFlat")
 
 
 UNREADABLE_CURVES = [5, {"kind": "later"}, {"kind": "plateau", "total_steps": 5, "more": 1}]

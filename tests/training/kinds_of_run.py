@@ -2,8 +2,8 @@
 
 An entry says how its run differs from the plainest one: fused AdamW over a small net, one batch per
 update, a mean loss, in float32. A new option, optimizer or form of a loss is an entry here.
-`by_hand.py` has the loop that each kind must equal. Most combinations of options are left to the
-random programs in `test_random_programs.py`.
+`support/training/by_hand.py` has the loop that each kind must equal. Most combinations of options
+are left to the random programs in `test_random_programs.py`.
 """
 
 import copy

@@ -14,6 +14,7 @@ _DECAYING = PlateauCurve(1_000, warmup_steps=50, plateaus=[(20, 30), (70, 10)], 
 _CONSTANT = StagedCurve([(50, 1.0), (950,)])
 _TWO_PHASES = StagedCurve([(40, 1.0), (300,), (60, 0.2, "1-sqrt"), (100,)])
 _BATCHES = BatchPlan([(0, 8), (3_200, 16), (6_400, 32)])
+_BATCHES_THAT_SHRINK = BatchPlan([(0, 16), (4_800, 48), (9_600, 32)])
 _COSINE = PlateauCurve(1_000, warmup_steps=100)
 _LONGER = PlateauCurve(1_900, warmup_steps=100)
 
@@ -65,9 +66,11 @@ CURVES: dict[str, Curve] = {
     "then_scaled": _TWO_PHASES.then(_TWO_PHASES, scale=0.7).then(_TWO_PHASES, scale=0.49),
     "part": _DECAYING.part(120, 480),
     "part_from_the_beginning": _DECAYING.part(stop=333),
+    "part_of_stages": _TWO_PHASES.part(20, 380),
     "stretched": _COSINE.part(0, 600).then(_LONGER.part(1_100)),
     "scaled": _BATCHES.scale(PlateauCurve(1_000, warmup_steps=100), 8, reference=32),
     "scaled_linearly": _BATCHES.scale(_CONSTANT, 16, reference=32, exponent=1),
+    "scaled_up_and_down": _BATCHES_THAT_SHRINK.scale(_COSINE, 16, reference=48),
     "nested": _BATCHES.scale(_DECAYING.part(10, 700), 8, reference=64, exponent=0.8)
     .cooldown(600, 150, to=0.05)
     .then(_CONSTANT.part(0, 90).then(_TWO_PHASES), scale=0.3),

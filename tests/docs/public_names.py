@@ -1,0 +1,63 @@
+"""The public names, their methods and their signatures."""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import plateau_jax
+import torch_bridge
+from plateau_jax import Curve, CurveWarning
+
+PUBLIC_NAMES: dict[str, Any] = {}
+"""The values by their full names. A name of `plateau_jax` in `torch_bridge` is left out."""
+
+for _package in (plateau_jax, torch_bridge):
+    for _name in _package.__all__:
+        _value: Any = getattr(_package, _name)
+        if _value.__module__.startswith(f"{_package.__name__}."):
+            PUBLIC_NAMES[f"{_package.__name__}.{_name}"] = _value
+
+PREFIXES = ("plateau_jax.", "torch_bridge.")
+
+WITHOUT_CONSTRUCTOR = (Curve, CurveWarning)
+"""Classes that no program builds."""
+
+
+def public_signatures() -> set[str]:
+    """Return texts such as `plateau_jax.DataClock(unit, count=None)`."""
+    signatures: set[str] = set()
+    for name, value in PUBLIC_NAMES.items():
+        if value not in WITHOUT_CONSTRUCTOR:
+            signatures.add(name + _parameters(value))
+        for method in methods_of(value):
+            signatures.add(f"{name}.{method}{_parameters(getattr(value, method))}")
+    return signatures
+
+
+def methods_of(value: Any) -> Iterator[str]:
+    """Yield the public methods of a class, without those of torch, and of `Curve` in a subclass."""
+    if not isinstance(value, type):
+        return
+    of_all_curves = Curve.__mro__ if issubclass(value, Curve) and value is not Curve else ()
+    for base in value.__mro__:
+        if base in of_all_curves or not base.__module__.startswith(PREFIXES):
+            continue
+        for name in vars(base):
+            is_public = not name.startswith("_") or name == "__call__"
+            if is_public and _is_method(getattr(value, name)):
+                yield name
+
+
+def _is_method(value: object) -> bool:
+    return inspect.isfunction(value) or inspect.ismethod(value)
+
+
+def _parameters(function: Any) -> str:
+    """Return the names, kinds and defaults of the parameters."""
+    signature = inspect.signature(function)
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in signature.parameters.values()
+        if parameter.name != "self" and not parameter.name.startswith("_")
+    ]
+    return str(inspect.Signature(parameters))
