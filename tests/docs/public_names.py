@@ -36,7 +36,7 @@ def public_signatures() -> set[str]:
 
 def methods_of(value: Any) -> Iterator[str]:
     """Yield the public methods of a class, without those of torch, and of `Curve` in a subclass."""
-    if not isinstance(value, type):
+    if not inspect.isclass(value):
         return
     of_all_curves = Curve.__mro__ if issubclass(value, Curve) and value is not Curve else ()
     for base in value.__mro__:
