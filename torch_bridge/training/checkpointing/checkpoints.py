@@ -25,7 +25,6 @@ from torch_bridge.training.checkpointing.states import SplitState
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.processes import collective_call
 from torch_bridge.training.random_states import get_states_of_process, set_states_of_process
-from torch_bridge.training.train_step.step import TrainStep
 
 Value = TypeVar("Value")
 
@@ -533,7 +532,7 @@ def _world_size_warning(
     dropped = sorted(saved.parts_of_ranks(now) & names)
     if dropped:
         return f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
-    has_step = any(isinstance(part, TrainStep) for part in parts_by_name.values())
+    has_step = any(isinstance(part, parts.TrainingStep) for part in parts_by_name.values())
     if now > before and (has_step or not partial or saved.parts_of_ranks(1) & names):
         return (
             f"{message}the new processes keep their random numbers and the carry of their training "

@@ -24,7 +24,6 @@ from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import empty_dtensor, mesh_of
 from torch_bridge.training.distributed.plain_names import plain_state, renamed_state
 from torch_bridge.training.random_states import RANDOM_STATES_FORMAT, RandomStates
-from torch_bridge.training.train_step.step import TrainStep
 from torch_bridge.training.train_step.step_state import PER_RANK_ENTRIES, TRAIN_STEP_FORMAT
 
 Value = TypeVar("Value")
@@ -71,8 +70,8 @@ def read_part(saved: CheckpointReader, name: str, part: Part) -> Any:
     structure = saved.read_structure(name, rank)
     _check_form(name, part, structure)
     state = read_tensors(saved, structure, TensorAllocator(name, part))
-    if isinstance(part, TrainStep) and rank >= saved.manifest["world_size"]:
-        current: Any = part._state.read()
+    if isinstance(part, parts.TrainingStep) and rank >= saved.manifest["world_size"]:
+        current = part._live_state()
         for entry in PER_RANK_ENTRIES:
             state[entry] = current[entry]
     return state
@@ -262,7 +261,7 @@ def _optimizers_by_path(name: str, part: Part) -> dict[str, Optimizer]:
     """Return the optimizers of a part, by the path of their state."""
     if isinstance(part, Optimizer):
         return {name: part}
-    if not isinstance(part, TrainStep):
+    if not isinstance(part, parts.TrainingStep):
         return {}
     path = f"{name}.optimizer"
     if len(part.optimizers) == 1:

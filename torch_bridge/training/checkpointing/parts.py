@@ -15,7 +15,6 @@ from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import host_copier
 from torch_bridge.training.distributed.plain_names import load_plain_state, plain_state
 from torch_bridge.training.train_step.optimizer_states import load_optimizer
-from torch_bridge.training.train_step.step import TrainStep
 from torch_bridge.training.train_step.step_state import TRAIN_STEP_FORMAT
 
 
@@ -25,6 +24,15 @@ class Stateful(Protocol):
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+@runtime_checkable
+class TrainingStep(Stateful, Protocol):
+    """A `TrainStep`. An import of the class would import CUDA graphs into every loop that saves."""
+
+    optimizers: tuple[Optimizer, ...]
+
+    def _live_state(self) -> Any: ...
 
 
 RANDOM_STATES_PART = "random-states"
@@ -75,13 +83,9 @@ def check_parts(parts: Mapping[str, Any]) -> None:
 
 def check_memory(name: str, part: Part) -> None:
     """Check that a part has memory to load into: torch copies nothing to the meta device."""
-    model = part
-    if isinstance(part, TrainStep):
-        name = f"{name}.model"
-        model = part.model
-    if not isinstance(model, nn.Module):
+    if not isinstance(part, nn.Module):
         return
-    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+    if any(tensor.is_meta for tensor in (*part.parameters(), *part.buffers())):
         raise ValueError(
             f"{name} is on the meta device, without memory: call {name}.to_empty(device=...) first"
         )
@@ -89,8 +93,8 @@ def check_memory(name: str, part: Part) -> None:
 
 def get_state(part: Part) -> Any:
     """Return a part's state, which may share memory with it."""
-    if isinstance(part, TrainStep):
-        return part._state.read()
+    if isinstance(part, TrainingStep):
+        return part._live_state()
     if isinstance(part, nn.Module):
         return plain_state(part)
     if isinstance(part, Stateful):
@@ -117,7 +121,7 @@ def set_state(part: Part, state: Any) -> None:
 
 def copy_state(name: str, part: Part) -> SplitState:
     """Return a copy of a part's current state in host memory."""
-    if isinstance(part, TrainStep):
+    if isinstance(part, TrainingStep):
         # Its tensors are copies already.
         return split_state(name, part.state_dict(), copy_tensor=lambda tensor: tensor)
     return split_state(name, get_state(part), host_copier())

@@ -384,7 +384,11 @@ class TrainStep:
         """
         self._status.check()
         self._check_run()
-        return copy_to_host(self._state.read())
+        return copy_to_host(self._live_state())
+
+    def _live_state(self) -> TrainStepState:
+        """Return the current state, which shares memory with the step. `Checkpoints` calls it."""
+        return self._state.read()
 
     @torch.inference_mode(False)
     def load_state_dict(
