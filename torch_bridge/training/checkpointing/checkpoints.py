@@ -20,7 +20,7 @@ from plateau_jax.arguments.curve_warning import warn
 from torch_bridge.training.checkpointing import checkpoint_dirs, loading, merging, parts, saving
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir
 from torch_bridge.training.checkpointing.loading import CheckpointReader
-from torch_bridge.training.checkpointing.parts import Part
+from torch_bridge.training.checkpointing.parts import CheckpointPart
 from torch_bridge.training.checkpointing.states import SplitState
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.processes import collective_call
@@ -93,7 +93,7 @@ class Checkpoints:
         complete = checkpoint_dirs.list_complete(self.directory)
         return sorted({checkpoint.step for checkpoint in complete})
 
-    def save(self, step: int, /, *, wait: bool = False, **parts_by_name: Part) -> None:
+    def save(self, step: int, /, *, wait: bool = False, **parts_by_name: CheckpointPart) -> None:
         """Save the parts as they are now. Waits for an earlier save that is still pending.
 
         Args:
@@ -159,7 +159,7 @@ class Checkpoints:
         *,
         verify: bool = True,
         partial: bool = False,
-        **parts_by_name: Part,
+        **parts_by_name: CheckpointPart,
     ) -> int | None:
         """Load the saved states into the parts, one after the other, then the random states.
 
@@ -520,7 +520,7 @@ def _warn_of_left_out_parts(saved: CheckpointReader, names: Sequence[str]) -> No
 
 
 def _world_size_warning(
-    saved: CheckpointReader, parts_by_name: Mapping[str, Part], *, partial: bool
+    saved: CheckpointReader, parts_by_name: Mapping[str, CheckpointPart], *, partial: bool
 ) -> str:
     """Return a warning about values dropped or copied between ranks, or an empty string."""
     before = saved.manifest["world_size"]

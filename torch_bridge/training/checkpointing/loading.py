@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch_bridge.groups.optimizers import all_parameters
 from torch_bridge.training.checkpointing import file_format, parts
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
-from torch_bridge.training.checkpointing.parts import Part
+from torch_bridge.training.checkpointing.parts import CheckpointPart
 from torch_bridge.training.checkpointing.states import map_leaves, read_structure
 from torch_bridge.training.checkpointing.stored_values import ARRAY, SCALAR, StoredValue, decode
 from torch_bridge.training.distributed import processes
@@ -64,7 +64,7 @@ class CheckpointReader:
         return read_structure(part, content, stored_name)
 
 
-def read_part(saved: CheckpointReader, name: str, part: Part) -> Any:
+def read_part(saved: CheckpointReader, name: str, part: CheckpointPart) -> Any:
     """Return the state that a part gets on this rank."""
     rank = processes.rank()
     structure = saved.read_structure(name, rank)
@@ -77,7 +77,7 @@ def read_part(saved: CheckpointReader, name: str, part: Part) -> Any:
     return state
 
 
-def _check_form(name: str, part: Part, structure: Any) -> None:
+def _check_form(name: str, part: CheckpointPart, structure: Any) -> None:
     """Reject a list for a dictionary, and the reverse. A stateful object takes any state."""
     if isinstance(part, parts.Stateful):
         return
@@ -191,7 +191,7 @@ class TensorAllocator:
     and plain if their parameter is plain.
     """
 
-    def __init__(self, name: str, part: Part) -> None:
+    def __init__(self, name: str, part: CheckpointPart) -> None:
         self.name = name
         self._part = part
 
@@ -257,7 +257,7 @@ class TensorAllocator:
         return None
 
 
-def _optimizers_by_path(name: str, part: Part) -> dict[str, Optimizer]:
+def _optimizers_by_path(name: str, part: CheckpointPart) -> dict[str, Optimizer]:
     """Return the optimizers of a part, by the path of their state."""
     if isinstance(part, Optimizer):
         return {name: part}

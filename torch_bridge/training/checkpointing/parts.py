@@ -58,7 +58,7 @@ _SAME_ON_ALL_RANKS = (
 )
 """The entries of the state of a schedule that determine its learning rates."""
 
-Part = Stateful | dict[str, Any] | list[Any]
+CheckpointPart = Stateful | dict[str, Any] | list[Any]
 
 
 def check_parts(parts: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ def check_parts(parts: Mapping[str, Any]) -> None:
             )
 
 
-def check_memory(name: str, part: Part) -> None:
+def check_memory(name: str, part: CheckpointPart) -> None:
     """Check that a part has memory to load into: torch copies nothing to the meta device."""
     if not isinstance(part, nn.Module):
         return
@@ -91,7 +91,7 @@ def check_memory(name: str, part: Part) -> None:
         )
 
 
-def get_state(part: Part) -> Any:
+def get_state(part: CheckpointPart) -> Any:
     """Return a part's state, which may share memory with it."""
     if isinstance(part, TrainingStep):
         return part._live_state()
@@ -104,7 +104,7 @@ def get_state(part: Part) -> Any:
     return list(part)
 
 
-def set_state(part: Part, state: Any) -> None:
+def set_state(part: CheckpointPart, state: Any) -> None:
     """Load a state into a part."""
     if isinstance(part, nn.Module):
         load_plain_state(part, state)
@@ -119,7 +119,7 @@ def set_state(part: Part, state: Any) -> None:
         part[:] = state
 
 
-def copy_state(name: str, part: Part) -> SplitState:
+def copy_state(name: str, part: CheckpointPart) -> SplitState:
     """Return a copy of a part's current state in host memory."""
     if isinstance(part, TrainingStep):
         # Its tensors are copies already.

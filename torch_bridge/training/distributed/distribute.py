@@ -20,6 +20,7 @@ from torch_bridge.training.distributed.parallelism import (
     Parallelism,
     check_sharded,
     is_sharded,
+    reshard,
 )
 
 Mode = Literal["ddp", "fsdp"]
@@ -196,6 +197,7 @@ def parallelism_of(model: nn.Module, *, every_micro_batch: bool) -> Parallelism:
         check_unwrapped(cast("nn.Module", inner.module))
         return DDPParallelism(inner, every_micro_batch=every_micro_batch)
     if is_sharded(inner):
+        reshard(inner)
         check_sharded(inner)
         return FSDPParallelism(inner, every_micro_batch=every_micro_batch)
     check_unwrapped(model)
