@@ -2,7 +2,6 @@
 
 import os
 import uuid
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -237,7 +236,7 @@ class Checkpoints:
             # Before any part changes: under an error filter a warning raises.
             message = _world_size_warning(saved, parts_by_name, partial=partial)
             if message:
-                warnings.warn(message, UserWarning, stacklevel=2)
+                warn(message, UserWarning)
             if not partial:
                 _warn_of_left_out_parts(saved, names)
             for name, part in parts_by_name.items():
@@ -458,7 +457,7 @@ class Checkpoints:
                     message = (
                         f"{checkpoint.path} is loaded: newer ones are damaged: {'; '.join(damages)}"
                     )
-                    warnings.warn(message, UserWarning, stacklevel=3)
+                    warn(message, UserWarning)
                 return value
             if self._list() != listed:
                 return self._read_newest(step, read, verify=verify)
