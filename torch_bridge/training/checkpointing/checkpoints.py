@@ -276,6 +276,9 @@ class Checkpoints:
                 - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
 
+        Warns:
+            UserWarning: A damaged checkpoint was skipped.
+
         >>> import tempfile, torch
         >>> from torch_bridge import Checkpoints
         >>> directory = tempfile.TemporaryDirectory()

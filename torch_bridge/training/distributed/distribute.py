@@ -78,6 +78,8 @@ def distribute(
             is already wrapped; the device is neither a CPU nor CUDA.
         RuntimeError: torch does not know the device, or it does not exist.
 
+    >>> from torch import nn
+    >>> from torch_bridge import distribute
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> model is distribute(model, "fsdp", blocks=nn.Linear, device="cpu")  # on one process
     True
