@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from doctest import DocTest
 from functools import partial
 from importlib import import_module
 from inspect import signature
@@ -91,6 +92,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if _ALL_SLOW.search(source):
         return True
     return None  # other plugins decide
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The example of a public name runs without the imports of its module: users copy it alone."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and _is_of_public_name(item.dtest):
+            item.dtest.globs.clear()
+
+
+def _is_of_public_name(example: DocTest) -> bool:
+    module = example.globs["__name__"]
+    package, _, _ = module.partition(".")
+    name, _, _ = example.name.removeprefix(f"{module}.").partition(".")
+    return name in sys.modules[package].__all__
 
 
 def _has_gpu(framework: str) -> bool:

@@ -186,6 +186,18 @@ def test_scheduler():
     assert optimizer.param_groups[0]["lr"] == 0.5 * float(curve(1))
 
 
+@without("jax", "jaxlib", "optax", "torch_bridge.training.train_step.cuda_graphs")
+def test_checkpoints_of_a_plain_loop():
+    import tempfile
+
+    import torch
+
+    from torch_bridge import Checkpoints
+
+    with tempfile.TemporaryDirectory() as directory:
+        Checkpoints(directory).save(1, model=torch.nn.Linear(1, 1), wait=True)
+
+
 @without("jax", "jaxlib", "optax")
 def test_training_step():
     import torch

@@ -188,6 +188,7 @@ class HoldBelow(HoldRule):
         TypeError: The value is not a number, or a count is not an integer.
         ValueError: A number is out of range.
 
+    >>> from plateau_jax import HoldBelow
     >>> HoldBelow(0.5, 100)
     HoldBelow(value=0.5, steps=100, every=1)
     """

@@ -97,6 +97,7 @@ class PlateauCurve(Curve, kind="plateau"):
         CurveWarning: Percentages look like fractions of 1. A duration or a warmup above 0 % rounds
             to no step. `min_lr_ratio` is above 0 and below 1e-4, and so looks like a learning rate.
 
+    >>> from plateau_jax import PlateauCurve
     >>> curve = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
     >>> curve([0, 50, 550, 700, 5000])
     array([0.        , 0.5       , 0.37779245, 0.37779245, 0.1       ],

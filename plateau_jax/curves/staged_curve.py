@@ -98,6 +98,7 @@ class StagedCurve(Curve, kind="staged"):
         CurveWarning: Every level is 0, or below 0.01 like a learning rate. A percentage above 0
             rounds to no step.
 
+    >>> from plateau_jax import StagedCurve
     >>> curve = StagedCurve([(100, 1.0), (800,), (100, 0.0, "1-sqrt")])
     >>> curve([0, 50, 100, 899, 925, 1000])
     array([0. , 0.5, 1. , 1. , 0.5, 0. ], dtype=float32)
@@ -183,6 +184,7 @@ class StagedCurve(Curve, kind="staged"):
             CurveWarning: A percentage above 0 rounds to no step. `min_lr_ratio` is above 0 and
                 below 1e-4, and so looks like a learning rate.
 
+        >>> from plateau_jax import StagedCurve
         >>> curve = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="20%")
         >>> curve([250, 500, 8000, 8500, 10_000])
         array([0.5, 1. , 1. , 0.5, 0. ], dtype=float32)
@@ -231,6 +233,7 @@ class StagedCurve(Curve, kind="staged"):
         Warns:
             CurveWarning: Every level is 0, or below 0.01 like a learning rate.
 
+        >>> from plateau_jax import StagedCurve
         >>> curve = StagedCurve.through([(0, 0.0), (500, 1.0), (8_000, 0.7), (10_000, 0.0)])
         >>> curve([0, 250, 500, 8000, 9000, 10_000])
         array([0.  , 0.5 , 1.  , 0.7 , 0.35, 0.  ], dtype=float32)

@@ -106,6 +106,7 @@ def scale_by_curve(
             - From `update`: the state belongs to a different clock, or was restored without its
               named tuples; or `count` is out of range and not an array.
 
+    >>> import jax.numpy as jnp
     >>> import optax
     >>> from plateau_jax import HoldUntilFlat, PlateauCurve, scale_by_curve
     >>> curve = PlateauCurve(10, plateaus=[(50, 20)], decay_shape="linear")

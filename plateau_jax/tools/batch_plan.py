@@ -53,6 +53,7 @@ class BatchPlan(Storable):
             batch size is at least 1, and may be smaller than the previous one. Both may be text:
             `"4000"`, or with a letter, `"4k"`; `"1.5M"` is 1,500,000 and `"2B"` 2·10⁹.
 
+    >>> from plateau_jax import BatchPlan
     >>> plan = BatchPlan([(0, 8), (160, 16)])
     >>> plan(0), plan(159), plan(160)
     (8, 8, 16)
@@ -151,7 +152,7 @@ class BatchPlan(Storable):
                 is above 1 (use a larger `reference`); a factor is outside 2⁻³¹ … 2³¹; the curve has
                 a different unit; derived curves nested more than 64 deep.
 
-        >>> from plateau_jax import PlateauCurve
+        >>> from plateau_jax import BatchPlan, PlateauCurve
         >>> plan = BatchPlan([(0, 8), (400, 32)])
         >>> scaled = plan.scale(PlateauCurve(100, decay_shape="linear"), 8, reference=32)
         >>> scaled([0, 49, 50, 75]), scaled.unit
@@ -192,7 +193,7 @@ class BatchPlan(Storable):
             ValueError: A value is out of range; the curve is 0 at every step, or has a different
                 unit.
 
-        >>> from plateau_jax import PlateauCurve
+        >>> from plateau_jax import BatchPlan, PlateauCurve
         >>> plan = BatchPlan.seesaw(PlateauCurve(10_000), 32, unit=32, largest=256)
         >>> [(threshold // 32, batch) for threshold, batch in plan.pairs]
         [(0, 32), (5000, 64), (6667, 128), (7700, 256)]
@@ -231,6 +232,7 @@ class BatchPlan(Storable):
         Raises:
             ValueError: `micro_batch · processes` does not divide the batch size.
 
+        >>> from plateau_jax import BatchPlan
         >>> BatchPlan([(0, 8), (160, 16)]).micro_batches(160, micro_batch=2, processes=4)
         2
         """
@@ -255,6 +257,7 @@ class BatchPlan(Storable):
             as optax counts them. Its result is int32, of the same shape. Needs JAX.
 
         >>> import jax.numpy as jnp
+        >>> from plateau_jax import BatchPlan
         >>> plan = BatchPlan([(0, 8), (160, 16)])
         >>> every_k = plan.every_k_schedule(micro_batch=4)
         >>> every_k(jnp.int32(19)), every_k(jnp.int32(20))
@@ -319,6 +322,7 @@ class BatchPlan(Storable):
         Args:
             arguments: The result of `to_dict`, or the same from a configuration file.
 
+        >>> from plateau_jax import BatchPlan
         >>> plan = BatchPlan([(0, 8), (160, 16)])
         >>> BatchPlan.from_dict(plan.to_dict()) == plan
         True

@@ -30,6 +30,7 @@ from support.examples import examples
 from support.training.models import Net
 from support.training.steps import make_step
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from torch_bridge import Checkpoints, MetricLog, make_loader
 from torch_bridge.training.checkpointing import checkpoint_dirs, file_format
@@ -97,6 +98,31 @@ def test_model_loads_in_a_different_dtype(tmp_path):
     assert checkpoints.load_model(in_bfloat16) == 7
     assert_same_bits(in_bfloat16.state_dict(), model.bfloat16().state_dict())
     assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_averaged_model_loads_into_its_module(tmp_path):
+    """The buffers of a batch normalization, which have a version, are among its state."""
+    model = nn.Sequential(Net(), nn.BatchNorm1d(2))
+    mean = AveragedModel(model)
+    mean.update_parameters(model)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, mean=mean)
+    for tensor in model.state_dict().values():
+        tensor.add_(1)
+    checkpoints.load_model(model, part="mean")
+    assert_same_bits(model.state_dict(), mean.module.state_dict())
+    other = AveragedModel(model)
+    checkpoints.merge([1], [1.0], into=other, part="mean")
+    assert_same_bits(other.state_dict(), mean.state_dict())
+
+
+def test_count_of_another_module_is_not_dropped(tmp_path):
+    model = nn.Linear(2, 1)
+    model.register_buffer("n_averaged", torch.tensor(3))
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, model=model)
+    with pytest.raises(ValueError, match=r"n_averaged: \(\) in the checkpoint, missing here"):
+        checkpoints.load_model(nn.Linear(2, 1), part="model")
 
 
 def test_save_keeps_state_at_call(tmp_path):

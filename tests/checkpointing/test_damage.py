@@ -158,6 +158,23 @@ def test_checkpoint_with_damaged_manifest_may_be_newest(copied, step_2):
     assert (step_2 / MANIFEST).read_bytes() == b"?"
 
 
+def test_load_that_starts_again_warns_at_the_users_line(copied, step_2):
+    """Another process has saved a checkpoint meanwhile."""
+    (step_2 / MANIFEST).unlink()
+    read_verified = loading.read_verified
+
+    def read_after_a_save(*arguments, **options):
+        shutil.copytree(step_2, copied / "3", dirs_exist_ok=True)
+        return read_verified(*arguments, **options)
+
+    with (
+        patch.object(loading, "read_verified", read_after_a_save),
+        pytest.warns(UserWarning, match=r"newer ones are damaged: 3: .*; 2: ") as warned,
+    ):
+        assert Checkpoints(copied).load(part=Part(), partial=True) == 1
+    assert [warning.filename for warning in warned] == [__file__]
+
+
 # Different versions.
 
 

@@ -104,9 +104,7 @@ def test_floating_tensors_are_averaged(saved, first_weights, all_steps):
     steps = all_steps[: len(weights)]
     states = [MixedDtypes(step).state_dict() for step in steps]
     module = MixedDtypes(99)
-    random = torch.get_rng_state()
     Checkpoints(saved).merge(steps, weights, into=module, part="model")
-    assert torch.equal(torch.get_rng_state(), random)
     for name, tensor in module.state_dict().items():
         if tensor.dtype in UNIT_ROUNDOFF:
             check_mean(tensor, [state[name] for state in states], weights)

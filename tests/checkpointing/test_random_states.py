@@ -3,9 +3,7 @@
 Also which loads restore them, and which parts a load may leave out.
 """
 
-import os
 import random
-import signal
 from unittest.mock import patch
 
 import numpy as np
@@ -13,11 +11,10 @@ import pytest
 import torch
 from support.checkpointing.checkpoints import Part, constant_model, saving_is_busy
 from support.distributed.processes import run
-from support.lines import InterruptAtLine
 from support.training.models import Net
 from support.training.steps import make_step
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from plateau_jax import CurveWarning
 from torch_bridge import Checkpoints, PlateauCurve, distribute, lambda_lr, make_loader
@@ -97,20 +94,6 @@ def train(directory, updates):
     return run.losses
 
 
-def train_with_plain_loader(directory, updates):
-    """Save after every epoch; torch's loader draws its order from torch's random numbers."""
-    run = PlainLoop()
-    loader = DataLoader(Augmented(), batch_size=10, shuffle=True)
-    checkpoints = Checkpoints(directory)
-    checkpoints.load(**run.parts)
-    while len(run.losses) < updates:
-        for inputs, targets in loader:
-            run.update(inputs, targets)
-        done = len(run.losses)
-        checkpoints.save(done, **run.parts, wait=done == updates)
-    return run.losses
-
-
 @pytest.fixture(autouse=True)
 def preserved_random_states():
     states = random_states.get_states_of_process()
@@ -127,42 +110,6 @@ def test_loop_resumes_after_an_update(tmp_path, stop):
     expected = train(tmp_path / "uninterrupted", UPDATES)
     train(tmp_path / "stopped", stop)
     assert train(tmp_path / "stopped", UPDATES) == expected
-
-
-@pytest.mark.parametrize("stop", [2, 6])
-def test_loop_with_a_loader_of_torch_resumes_after_epochs(tmp_path, stop):
-    expected = train_with_plain_loader(tmp_path / "uninterrupted", UPDATES)
-    train_with_plain_loader(tmp_path / "stopped", stop)
-    assert train_with_plain_loader(tmp_path / "stopped", UPDATES) == expected
-
-
-class Killing(InterruptAtLine):
-    """Kills the process at a line of the loop, or of the product."""
-
-    def line(self, frame, event, argument):
-        if event == "line":
-            self.count += 1
-            if self.count == self.stop_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return self.line
-
-
-def train_until_killed(directory, line):
-    with Killing(line, __file__):
-        train(directory, UPDATES)
-
-
-@pytest.mark.slow
-def test_killed_loop_resumes_in_a_new_process(tmp_path):
-    """Three processes are killed at different lines; each continues the one before."""
-    with InterruptAtLine(None, __file__) as lines:
-        expected = train(tmp_path / "uninterrupted", UPDATES)
-    # Together they run fewer lines than a whole run, so each of them is killed.
-    for kill_at in (lines.count // 3, lines.count // 4, lines.count // 5):
-        with pytest.raises(AssertionError, match=f"ended with -{signal.SIGKILL:d}"):
-            run(train_until_killed, tmp_path / "run", kill_at, processes=1)
-        assert Checkpoints(tmp_path / "run").steps()
-    assert run(train, tmp_path / "run", UPDATES, processes=1) == [expected]
 
 
 @pytest.mark.slow

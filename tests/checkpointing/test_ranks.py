@@ -36,7 +36,14 @@ def tensor_of_rank():
 def test_values_of_each_rank_come_back(tmp_path):
     """A value that is equal on all ranks is written once."""
     common = torch.arange(1000.0)
-    state = {"common": common, "of_rank": tensor_of_rank(), "rank": [rank()], "empty": {}}
+    state = {
+        "common": common,
+        "of_rank": tensor_of_rank(),
+        "dtype of rank": torch.ones(4).view([torch.float32, torch.int32][rank()]),
+        "shape of rank": torch.ones(4).view([(4,), (2, 2)][rank()]),
+        "rank": [rank()],
+        "empty": {},
+    }
     part = Part(state)
     values = {"rank": rank(), "all": [1]}
     checkpoints = Checkpoints(tmp_path)

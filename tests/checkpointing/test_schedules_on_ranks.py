@@ -17,8 +17,6 @@ from torch.optim import SGD
 from plateau_jax import CurveScheduler, HoldUntilFlat, StagedCurve
 from torch_bridge import Checkpoints, follow, lambda_lr
 from torch_bridge.training.checkpointing import checkpoints, saving
-from torch_bridge.training.checkpointing.file_format import name_of_rank
-from torch_bridge.training.checkpointing.saving import _digests, _with_names_of_rank
 from torch_bridge.training.distributed import processes
 
 # A model that is built on a thread would draw from random numbers that all threads share.
@@ -27,20 +25,6 @@ NET = Net()
 
 def step_of(**options):
     return make_step(model=copy.deepcopy(NET), **options)
-
-
-def test_only_what_differs_is_saved_for_a_rank():
-    main = dict.fromkeys(["same", "value", "dtype", "shape"], torch.ones(3))
-    of_rank_2 = {
-        "same": torch.ones(3),
-        "value": torch.tensor([1.0, 1.0, 2.0]),
-        "dtype": torch.ones(3).view(torch.int32),
-        "shape": torch.ones(1, 3),
-        "new": torch.ones(3),
-    }
-    names = list(_with_names_of_rank(of_rank_2, _digests(main), 2))
-    differing = ["value", "dtype", "shape", "new"]
-    assert names == [name_of_rank(name, 2) for name in differing]
 
 
 RULE = HoldUntilFlat(patience=2, every=2, limit=60)

@@ -42,7 +42,7 @@ def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
         ValueError: No curve was given, or `peak_value` is negative, not finite, or positive and
             below 2⁻¹²⁶.
 
-    >>> from plateau_jax import PlateauCurve
+    >>> from plateau_jax import PlateauCurve, plot
     >>> cosine, stable = PlateauCurve(1000), PlateauCurve(1000, plateaus=[(0, 80)])
     >>> ax = plot({"cosine": cosine, "warmup-stable-decay": stable}, peak_value=3e-4)
     >>> ax.get_xlabel(), ax.get_ylabel()

@@ -145,25 +145,13 @@ def _assert_same_tensors(actual: Any, expected: Any, path: str) -> None:
         return
     assert actual.stride() == expected.stride(), path
     assert actual.is_leaf == expected.is_leaf, path
-    _assert_same_bytes(_bits(actual), _bits(expected), actual, expected, path)
+    assert _bits(actual) == _bits(expected), f"{path}: {actual!r}, not {expected!r}"
 
 
 def _assert_same_arrays(actual: Any, expected: Any, path: str) -> None:
     for name in ("dtype", "shape"):
         assert getattr(actual, name) == getattr(expected, name), f"{path}, {name}"
-    _assert_same_bytes(actual.tobytes(), expected.tobytes(), actual, expected, path)
-
-
-def _assert_same_bytes(
-    actual_bytes: bytes, expected_bytes: bytes, actual: Any, expected: Any, path: str
-) -> None:
-    if actual_bytes == expected_bytes:
-        return
-    pairs = zip(actual_bytes, expected_bytes, strict=True)
-    first_byte = [one == other for one, other in pairs].index(False)
-    position = cast("Any", np.unravel_index(first_byte // expected.itemsize, expected.shape))
-    index = tuple(map(int, position))
-    raise AssertionError(f"{path}{list(index) or ''}: {actual[index]!r}, not {expected[index]!r}")
+    assert actual.tobytes() == expected.tobytes(), f"{path}: {actual!r}, not {expected!r}"
 
 
 def _assert_same_mappings(actual: Any, expected: Mapping[Any, Any], path: str) -> None:

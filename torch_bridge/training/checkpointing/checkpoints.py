@@ -2,7 +2,6 @@
 
 import os
 import uuid
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -20,12 +19,11 @@ from plateau_jax.arguments.curve_warning import warn
 from torch_bridge.training.checkpointing import checkpoint_dirs, loading, merging, parts, saving
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir
 from torch_bridge.training.checkpointing.loading import CheckpointReader
-from torch_bridge.training.checkpointing.parts import Part
+from torch_bridge.training.checkpointing.parts import CheckpointPart
 from torch_bridge.training.checkpointing.states import SplitState
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.processes import collective_call
 from torch_bridge.training.random_states import get_states_of_process, set_states_of_process
-from torch_bridge.training.train_step.step import TrainStep
 
 Value = TypeVar("Value")
 
@@ -94,7 +92,7 @@ class Checkpoints:
         complete = checkpoint_dirs.list_complete(self.directory)
         return sorted({checkpoint.step for checkpoint in complete})
 
-    def save(self, step: int, /, *, wait: bool = False, **parts_by_name: Part) -> None:
+    def save(self, step: int, /, *, wait: bool = False, **parts_by_name: CheckpointPart) -> None:
         """Save the parts as they are now. Waits for an earlier save that is still pending.
 
         Args:
@@ -160,7 +158,7 @@ class Checkpoints:
         *,
         verify: bool = True,
         partial: bool = False,
-        **parts_by_name: Part,
+        **parts_by_name: CheckpointPart,
     ) -> int | None:
         """Load the saved states into the parts, one after the other, then the random states.
 
@@ -238,7 +236,7 @@ class Checkpoints:
             # Before any part changes: under an error filter a warning raises.
             message = _world_size_warning(saved, parts_by_name, partial=partial)
             if message:
-                warnings.warn(message, UserWarning, stacklevel=2)
+                warn(message, UserWarning)
             if not partial:
                 _warn_of_left_out_parts(saved, names)
             for name, part in parts_by_name.items():
@@ -277,6 +275,9 @@ class Checkpoints:
                 - The arguments differ between ranks.
                 - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
+
+        Warns:
+            UserWarning: A damaged checkpoint was skipped.
 
         >>> import tempfile, torch
         >>> from torch_bridge import Checkpoints
@@ -459,7 +460,7 @@ class Checkpoints:
                     message = (
                         f"{checkpoint.path} is loaded: newer ones are damaged: {'; '.join(damages)}"
                     )
-                    warnings.warn(message, UserWarning, stacklevel=3)
+                    warn(message, UserWarning)
                 return value
             if self._list() != listed:
                 return self._read_newest(step, read, verify=verify)
@@ -521,7 +522,7 @@ def _warn_of_left_out_parts(saved: CheckpointReader, names: Sequence[str]) -> No
 
 
 def _world_size_warning(
-    saved: CheckpointReader, parts_by_name: Mapping[str, Part], *, partial: bool
+    saved: CheckpointReader, parts_by_name: Mapping[str, CheckpointPart], *, partial: bool
 ) -> str:
     """Return a warning about values dropped or copied between ranks, or an empty string."""
     before = saved.manifest["world_size"]
@@ -533,7 +534,7 @@ def _world_size_warning(
     dropped = sorted(saved.parts_of_ranks(now) & names)
     if dropped:
         return f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
-    has_step = any(isinstance(part, TrainStep) for part in parts_by_name.values())
+    has_step = any(isinstance(part, parts.TrainingStep) for part in parts_by_name.values())
     if now > before and (has_step or not partial or saved.parts_of_ranks(1) & names):
         return (
             f"{message}the new processes keep their random numbers and the carry of their training "

@@ -17,14 +17,13 @@ from torch.optim import Optimizer
 from torch_bridge.groups.optimizers import all_parameters
 from torch_bridge.training.checkpointing import file_format, parts
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
-from torch_bridge.training.checkpointing.parts import Part
+from torch_bridge.training.checkpointing.parts import CheckpointPart
 from torch_bridge.training.checkpointing.states import map_leaves, read_structure
 from torch_bridge.training.checkpointing.stored_values import ARRAY, SCALAR, StoredValue, decode
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import empty_dtensor, mesh_of
 from torch_bridge.training.distributed.plain_names import plain_state, renamed_state
 from torch_bridge.training.random_states import RANDOM_STATES_FORMAT, RandomStates
-from torch_bridge.training.train_step.step import TrainStep
 from torch_bridge.training.train_step.step_state import PER_RANK_ENTRIES, TRAIN_STEP_FORMAT
 
 Value = TypeVar("Value")
@@ -65,20 +64,20 @@ class CheckpointReader:
         return read_structure(part, content, stored_name)
 
 
-def read_part(saved: CheckpointReader, name: str, part: Part) -> Any:
+def read_part(saved: CheckpointReader, name: str, part: CheckpointPart) -> Any:
     """Return the state that a part gets on this rank."""
     rank = processes.rank()
     structure = saved.read_structure(name, rank)
     _check_form(name, part, structure)
     state = read_tensors(saved, structure, TensorAllocator(name, part))
-    if isinstance(part, TrainStep) and rank >= saved.manifest["world_size"]:
-        current: Any = part._state.read()
+    if isinstance(part, parts.TrainingStep) and rank >= saved.manifest["world_size"]:
+        current = part._live_state()
         for entry in PER_RANK_ENTRIES:
             state[entry] = current[entry]
     return state
 
 
-def _check_form(name: str, part: Part, structure: Any) -> None:
+def _check_form(name: str, part: CheckpointPart, structure: Any) -> None:
     """Reject a list for a dictionary, and the reverse. A stateful object takes any state."""
     if isinstance(part, parts.Stateful):
         return
@@ -192,7 +191,7 @@ class TensorAllocator:
     and plain if their parameter is plain.
     """
 
-    def __init__(self, name: str, part: Part) -> None:
+    def __init__(self, name: str, part: CheckpointPart) -> None:
         self.name = name
         self._part = part
 
@@ -258,11 +257,11 @@ class TensorAllocator:
         return None
 
 
-def _optimizers_by_path(name: str, part: Part) -> dict[str, Optimizer]:
+def _optimizers_by_path(name: str, part: CheckpointPart) -> dict[str, Optimizer]:
     """Return the optimizers of a part, by the path of their state."""
     if isinstance(part, Optimizer):
         return {name: part}
-    if not isinstance(part, TrainStep):
+    if not isinstance(part, parts.TrainingStep):
         return {}
     path = f"{name}.optimizer"
     if len(part.optimizers) == 1:

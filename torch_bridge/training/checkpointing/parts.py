@@ -15,7 +15,6 @@ from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import host_copier
 from torch_bridge.training.distributed.plain_names import load_plain_state, plain_state
 from torch_bridge.training.train_step.optimizer_states import load_optimizer
-from torch_bridge.training.train_step.step import TrainStep
 from torch_bridge.training.train_step.step_state import TRAIN_STEP_FORMAT
 
 
@@ -25,6 +24,15 @@ class Stateful(Protocol):
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+@runtime_checkable
+class TrainingStep(Stateful, Protocol):
+    """A `TrainStep`. An import of the class would import CUDA graphs into every loop that saves."""
+
+    optimizers: tuple[Optimizer, ...]
+
+    def _live_state(self) -> Any: ...
 
 
 RANDOM_STATES_PART = "random-states"
@@ -50,7 +58,7 @@ _SAME_ON_ALL_RANKS = (
 )
 """The entries of the state of a schedule that determine its learning rates."""
 
-Part = Stateful | dict[str, Any] | list[Any]
+CheckpointPart = Stateful | dict[str, Any] | list[Any]
 
 
 def check_parts(parts: Mapping[str, Any]) -> None:
@@ -73,24 +81,20 @@ def check_parts(parts: Mapping[str, Any]) -> None:
             )
 
 
-def check_memory(name: str, part: Part) -> None:
+def check_memory(name: str, part: CheckpointPart) -> None:
     """Check that a part has memory to load into: torch copies nothing to the meta device."""
-    model = part
-    if isinstance(part, TrainStep):
-        name = f"{name}.model"
-        model = part.model
-    if not isinstance(model, nn.Module):
+    if not isinstance(part, nn.Module):
         return
-    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+    if any(tensor.is_meta for tensor in (*part.parameters(), *part.buffers())):
         raise ValueError(
             f"{name} is on the meta device, without memory: call {name}.to_empty(device=...) first"
         )
 
 
-def get_state(part: Part) -> Any:
+def get_state(part: CheckpointPart) -> Any:
     """Return a part's state, which may share memory with it."""
-    if isinstance(part, TrainStep):
-        return part._state.read()
+    if isinstance(part, TrainingStep):
+        return part._live_state()
     if isinstance(part, nn.Module):
         return plain_state(part)
     if isinstance(part, Stateful):
@@ -100,7 +104,7 @@ def get_state(part: Part) -> Any:
     return list(part)
 
 
-def set_state(part: Part, state: Any) -> None:
+def set_state(part: CheckpointPart, state: Any) -> None:
     """Load a state into a part."""
     if isinstance(part, nn.Module):
         load_plain_state(part, state)
@@ -115,9 +119,9 @@ def set_state(part: Part, state: Any) -> None:
         part[:] = state
 
 
-def copy_state(name: str, part: Part) -> SplitState:
+def copy_state(name: str, part: CheckpointPart) -> SplitState:
     """Return a copy of a part's current state in host memory."""
-    if isinstance(part, TrainStep):
+    if isinstance(part, TrainingStep):
         # Its tensors are copies already.
         return split_state(name, part.state_dict(), copy_tensor=lambda tensor: tensor)
     return split_state(name, get_state(part), host_copier())

@@ -68,6 +68,8 @@ def checkpoint_activations(
             buffers would change twice.
 
     >>> import torch
+    >>> from torch import nn
+    >>> from torch_bridge import checkpoint_activations
     >>> layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
     >>> model = checkpoint_activations(nn.TransformerEncoder(layer, 3), nn.TransformerEncoderLayer)
     >>> model(torch.ones(4, 5, 8)).sum().backward()

@@ -20,6 +20,7 @@ from torch_bridge.training.distributed.parallelism import (
     Parallelism,
     check_sharded,
     is_sharded,
+    reshard,
 )
 
 Mode = Literal["ddp", "fsdp"]
@@ -77,6 +78,8 @@ def distribute(
             is already wrapped; the device is neither a CPU nor CUDA.
         RuntimeError: torch does not know the device, or it does not exist.
 
+    >>> from torch import nn
+    >>> from torch_bridge import distribute
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> model is distribute(model, "fsdp", blocks=nn.Linear, device="cpu")  # on one process
     True
@@ -196,6 +199,7 @@ def parallelism_of(model: nn.Module, *, every_micro_batch: bool) -> Parallelism:
         check_unwrapped(cast("nn.Module", inner.module))
         return DDPParallelism(inner, every_micro_batch=every_micro_batch)
     if is_sharded(inner):
+        reshard(inner)
         check_sharded(inner)
         return FSDPParallelism(inner, every_micro_batch=every_micro_batch)
     check_unwrapped(model)

@@ -200,7 +200,6 @@ def check_sharded(model: nn.Module) -> None:
             with a different kind of parallelism; it has an offload policy; or its gradients may not
             be averages over ranks.
     """
-    reshard(model)
     parameters = list(model.parameters())
     if not _are_sharded_as_one(parameters):
         places = set(map(_place_of, parameters))

@@ -31,6 +31,7 @@ def rank() -> int:
 def is_main() -> bool:
     """Return True if this process has rank 0: the one that should print, plot and write files.
 
+    >>> from torch_bridge import is_main
     >>> if is_main():
     ...     print("once, however many processes there are")
     once, however many processes there are

@@ -93,6 +93,9 @@ def evaluate(
         CurveWarning: `loss_fn` returns pairs whose weights are not whole numbers, such as
             (loss, accuracy).
 
+    >>> import torch
+    >>> from torch import nn
+    >>> from torch_bridge import evaluate
     >>> model = nn.Linear(2, 1)
     >>> loss_fn = lambda model, batch: (model(batch).sum() * 0 + len(batch), len(batch))
     >>> evaluate(model, [torch.ones(4, 2), torch.ones(1, 2)], loss_fn)

@@ -36,7 +36,8 @@ def profile(
             path.
         ValueError: There are fewer than 13 batches.
 
-    >>> import tempfile
+    >>> import tempfile, torch
+    >>> from pathlib import Path
     >>> from torch_bridge import profile
     >>> with tempfile.TemporaryDirectory() as directory:
     ...     table = profile(torch.sum, [torch.ones(2)] * 13, directory)

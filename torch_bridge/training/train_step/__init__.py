@@ -9,10 +9,10 @@ reject); `step_state` and `optimizer_states`; `run_warnings`.
 
 To add a precision, add its name to `PrecisionName`, and its `autocast` and its `scale` to
 `Precision`; no other file makes a decision by the name of a precision. Reject it there on devices
-that cannot run it. Add training runs to `tests/training/kinds_of_run.py`, which are then compared
+that cannot run it. Add training runs to `tests/train_step/kinds_of_run.py`, which are then compared
 with a hand-written loop.
 
 To support the wrapper of a trainer that keeps the torch optimizer in `.optimizer`, add its package
 to `_TRAINERS` in `optimizer_checks`, if the wrapper adds nothing to an update.
-`tests/training/optimizers/test_wrapped_optimizers.py` compares the bits with and without it.
+`tests/train_step/optimizers/test_wrapped_optimizers.py` compares the bits with and without it.
 """

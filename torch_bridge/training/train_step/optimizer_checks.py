@@ -187,8 +187,8 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
     """Return the device of the parameters.
 
     Raises:
-        ValueError: They are on several devices, or were made under `torch.inference_mode`; or there
-            are none.
+        ValueError: They are on several devices or on the meta device, or were made under
+            `torch.inference_mode`; or there are none.
     """
     parameters = all_parameters(optimizers)
     if any(parameter.is_inference() for parameter in parameters):
@@ -199,7 +199,10 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
             "the optimizer needs parameters, all on one device; their devices are "
             f"{sorted(map(str, devices))}"
         )
-    return devices.pop()
+    (device,) = devices
+    if device.type == "meta":
+        raise ValueError("the model is on the meta device: call model.to_empty(device=...) first")
+    return device
 
 
 def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any) -> list[Curve]:

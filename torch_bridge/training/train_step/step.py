@@ -129,10 +129,11 @@ class TrainStep:
 
     Warns:
         CurveWarning: When you build it, if there are several ranks but the model is not wrapped, so
-            that each rank trains alone; `distribute(model, None)` marks this as intended. In the
-            first update, if the optimizer has made updates, but the curve starts at 0, or if the
-            `lr` of a group is neither its `initial_lr` nor what a curve wrote last. When you save
-            or print it, once each, if:
+            that each rank trains alone; `distribute(model, None)` marks this as intended; or if a
+            group has a factor of its learning rate that only other schedulers read, such as timm's
+            `lr_scale`. In the first update, if the optimizer has made updates, but the curve starts
+            at 0, or if the `lr` of a group is neither its `initial_lr` nor what a curve wrote last.
+            When you save or print it, once each, if:
 
             - training continues far past the end of the curve;
             - the unit is so large that the curve stays at 0.
@@ -384,7 +385,11 @@ class TrainStep:
         """
         self._status.check()
         self._check_run()
-        return copy_to_host(self._state.read())
+        return copy_to_host(self._live_state())
+
+    def _live_state(self) -> TrainStepState:
+        """Return the current state, which shares memory with the step. `Checkpoints` calls it."""
+        return self._state.read()
 
     @torch.inference_mode(False)
     def load_state_dict(
@@ -417,6 +422,10 @@ class TrainStep:
                 - A scheduler is attached to the optimizer.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises,
                 such as torch's RuntimeError for missing keys.
+
+        Warns:
+            CurveWarning: As above. Or the saved peaks, with which the run continues, differ from
+                those that the `TrainStep` was built with, and `set_peak` did not set them.
         """
         self._status.check_loadable()
         self._steppers.check()  # `prepare` could fail on a setting that a damaged state left behind

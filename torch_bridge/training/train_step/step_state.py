@@ -45,6 +45,7 @@ from torch_bridge.training.train_step.precision import Precision
 class TrainStepState(TypedDict):
     """The state that `TrainStep.state_dict` returns: tensors in host memory and plain values.
 
+    >>> import torch
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import TrainStep
     >>> model = torch.nn.Linear(2, 1)

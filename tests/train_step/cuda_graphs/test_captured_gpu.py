@@ -15,7 +15,7 @@ from support.trees import assert_equal_trees
 from torch import Tensor
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
-from training.kinds_of_run import ON_DEVICE, count_samples
+from train_step.kinds_of_run import ON_DEVICE, count_samples
 
 from torch_bridge import DataClock, evaluate, prefetch
 from torch_bridge.training.device_clocks import learning_rates

@@ -10,7 +10,7 @@ from support.training.steps import make_step, train
 from support.trees import assert_equal_trees
 from support.wrong import raises
 from torch.optim import SGD
-from training.kinds_of_run import KINDS
+from train_step.kinds_of_run import KINDS
 
 from plateau_jax import CurveWarning, PlateauCurve
 

@@ -9,7 +9,7 @@ from support.training.optimizers import Foreign, make_optimizer
 from support.training.steps import make_step, through_file, train
 from support.trees import assert_equal_trees
 from torch import nn
-from training.kinds_of_run import KINDS
+from train_step.kinds_of_run import KINDS
 
 from torch_bridge import Checkpoints
 

@@ -12,7 +12,7 @@ from support.training.steps import make_step
 from support.trees import assert_equal_trees
 from torch import nn
 from torch.optim import SGD, Adam, RMSprop
-from training.kinds_of_run import KINDS, ON_DEVICE
+from train_step.kinds_of_run import KINDS, ON_DEVICE
 
 from torch_bridge import MetricLog
 

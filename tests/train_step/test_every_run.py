@@ -10,7 +10,7 @@ from support.training.steps import check_resume, state_kept_by_skips, through_fi
 from support.trees import assert_equal_trees
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from training.kinds_of_run import KINDS, ON_DEVICE
+from train_step.kinds_of_run import KINDS, ON_DEVICE
 
 every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 

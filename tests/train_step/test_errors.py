@@ -154,6 +154,11 @@ def test_model_of_inference_mode():
     make_step(model=model)
 
 
+@wrong(ValueError, "the model is on the meta device", "model.to_empty(device=...)")
+def test_model_without_memory():
+    make_step(model=Net().to("meta"))
+
+
 # A step that has been built, and the functions around it.
 
 

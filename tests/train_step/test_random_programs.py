@@ -8,7 +8,7 @@ from support.training.models import LOSSES, batches
 from support.training.optimizers import FUSED, OPTIMIZERS, by_layer
 from support.training.steps import through_file
 from support.trees import assert_equal_trees
-from training.kinds_of_run import count_samples, with_aux
+from train_step.kinds_of_run import count_samples, with_aux
 
 from plateau_jax import DataClock, HoldBelow, PlateauCurve
 

@@ -9,7 +9,7 @@ from support.lines import InterruptAtLine, Stop
 from support.training.models import batches
 from support.training.steps import CURVE, is_refused, make_step, state_kept_by_skips, train
 from support.trees import assert_equal_trees
-from training.kinds_of_run import KINDS
+from train_step.kinds_of_run import KINDS
 
 from torch_bridge.training.train_step import status, step as train_step
 
