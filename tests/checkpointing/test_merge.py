@@ -15,6 +15,7 @@ from support.examples import examples
 from support.training.models import Net
 from support.training.steps import make_step
 from torch import nn
+from torch.torch_version import TorchVersion
 
 from torch_bridge import Checkpoints
 
@@ -210,6 +211,10 @@ def memory(entry):
 @pytest.mark.skipif(
     not os.access("/proc/self/clear_refs", os.W_OK),
     reason="the system does not reset the peak of a process's memory",
+)
+@pytest.mark.skipif(
+    TorchVersion(torch.__version__) < "2.13",  # of those before, 2.9 was measured
+    reason="torch 2.9 frees what it has read only when Python collects garbage",
 )
 @pytest.mark.parametrize(("layers", "width", "limit"), [(8, 1024, 1.5), (1, 2896, 3.2)])
 def test_merge_needs_memory_of_one_model_and_some_tensors(tmp_path, layers, width, limit):
