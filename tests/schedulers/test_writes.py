@@ -100,13 +100,6 @@ def test_wrong_bases_are_an_error(run, bases, error, part):
 # Groups that are added.
 
 
-def test_list_of_last_values_is_a_copy(run):
-    state = run.scheduler.state_dict()
-    run.scheduler.get_last_lr()[0] = 0.75
-    run.scheduler.get_last_lr().append(0.75)
-    assert run.scheduler.state_dict() == state
-
-
 @pytest.mark.parametrize("read", [lambda_lr.get_last_lr, lambda_lr.get_lr, lambda_lr.state_dict])
 def test_added_group_has_its_value_from_its_first_update_on(run, read):
     """Whatever the program reads before; and its value may be written until then."""
@@ -248,6 +241,13 @@ def test_replaced_optimizer_is_an_error(run):
 
 
 # Values in the groups.
+
+
+def test_list_of_last_values_is_a_copy(run):
+    state = run.scheduler.state_dict()
+    run.scheduler.get_last_lr()[0] = 0.75
+    run.scheduler.get_last_lr().append(0.75)
+    assert run.scheduler.state_dict() == state
 
 
 def test_value_written_into_a_group_lasts_until_the_next_step(run):
