@@ -185,26 +185,6 @@ def test_count_of_any_integer_type_is_clipped(x64, dtypes):
         assert (following.curve_step, following.rest) == divmod(5, 3)
 
 
-@pytest.mark.parametrize("usual", [1, 8, 20, MAX_COUNT])
-def test_count_of_an_update_replaces_that_of_the_clock(usual):
-    """And 0 is a count too."""
-    optimizer = scale_by_curve(STAIRS, PEAK, DataClock(8, count=usual))
-    without_usual_count = scale_by_curve(STAIRS, PEAK, DataClock(8))
-    state = optimizer.init(None)
-    expected = without_usual_count.init(None)
-    consumed = 0
-    for count in (None, 5, 0, np.int64(64), jnp.int32(17), None, MAX_COUNT, jnp.uint8(3)):
-        if count is None:
-            _, state = optimizer.update(ONE, state)
-            count = usual
-        else:
-            _, state = optimizer.update(ONE, state, count=count)
-        _, expected = without_usual_count.update(ONE, expected, count=count)
-        assert_equal_leaves(state, expected)
-        consumed += int(count)
-    assert (state.curve_step, state.rest) == divmod(consumed, 8)
-
-
 @pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=lambda curve: curve.to_dict()["kind"])
 def test_curve_of_a_batch_plan_counts_in_its_unit(curve):
     """Without a clock as with its own, of which only `count` is new."""
