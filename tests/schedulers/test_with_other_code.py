@@ -52,27 +52,6 @@ def test_group_added_under_another_scheduler_is_left_to_it():
     assert lrs_of(optimizer) == learning_rates([0.5, 0.25], CURVE, 0)
 
 
-@pytest.mark.parametrize("stage", [2, 3])
-def test_one_call_for_each_group_is_one_update(stage):
-    """DeepSpeed shows one group at a time, or empties the others. No group is lost; no warning."""
-    curve = PlateauCurve(1000)
-    optimizer = optimizer_with([0.5] * 24)
-    scheduler = lambda_lr(optimizer, curve)
-    groups = optimizer.param_groups
-    parameters = [group["params"] for group in groups]
-    for step in range(100):
-        for group, parameters_of_group in zip(groups, parameters, strict=True):
-            assert group["lr"] == learning_rate(0.5, curve, step)
-            if stage == 2:
-                optimizer.param_groups = [group]
-            for any_group in groups:
-                any_group["params"] = []
-            group["params"] = parameters_of_group
-            optimizer.step()
-        optimizer.param_groups = groups
-        scheduler.step()
-
-
 # Factors of an option in the groups.
 
 
