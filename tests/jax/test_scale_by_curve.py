@@ -8,12 +8,7 @@ import pytest
 from support.clocks.holds import BELOW, STAIRS, UNTIL, WORST, curve_steps_of
 from support.jax.jax_cases import assert_equal_bits, mostly_x64, product, x64_both_ways
 
-from plateau_jax import (
-    DataClock,
-    HoldBelow,
-    optax_schedule,
-    scale_by_curve,
-)
+from plateau_jax import DataClock, HoldBelow, optax_schedule, scale_by_curve
 from plateau_jax.in_jax.transformation import ScaleByCurveState
 
 PEAK = 0.3
