@@ -33,6 +33,9 @@ class NumPyRun(Run):
     def consumed(self) -> int:
         return self.scheduler.consumed
 
+    def check_reads(self, updates: int) -> None:
+        assert self.scheduler.updates == updates
+
     def save(self) -> Any:
         return json.loads(json.dumps(self.scheduler.state_dict()))
 

@@ -38,10 +38,10 @@ class StepRun(Run):
     def update(self, count: Any = 1, metric: Any = 0.5) -> list[float]:
         applied, skipped, curve_step, consumed = self.counters()
         options: dict[str, Any] = {}
-        consumed_by_update = 1
+        consumed_by_update: Any = 1
         if self.unit is not None:
             options["count"] = _in_either_form(count)
-            consumed_by_update = count
+            consumed_by_update = self.usual_count if count is None else count
         result = self.step(torch.tensor(metric), **options)
 
         if math.isfinite(metric):
@@ -60,6 +60,9 @@ class StepRun(Run):
     def consumed(self) -> int:
         return self.counters()[3]
 
+    def check_reads(self, updates: int) -> None:
+        assert self.counters()[0] == updates
+
     def save(self) -> Any:
         return through_file(self.step.state_dict())
 
@@ -71,8 +74,8 @@ class StepRun(Run):
         self.step.set_peak(self.peaks)
 
 
-def _in_either_form(count: int) -> int | torch.Tensor:
+def _in_either_form(count: int | None) -> int | torch.Tensor | None:
     """Return an even count as a number, and an odd one as a tensor."""
-    if count % 2 == 0:
+    if count is None or count % 2 == 0:
         return count
     return torch.tensor(count)

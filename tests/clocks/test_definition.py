@@ -1,22 +1,28 @@
-"""Training steps, NumPy and JAX follow the definition of learning rates under every clock."""
+"""All that moves along a curve follows the definition of its values, under every clock.
+
+A test draws a program: updates, and between them ways to resume, and new peaks.
+"""
 
 import pickle
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from clocks.numpy_run import NumPyRun
 from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
-from support.clocks.holds import STAIRS, curves, holds, metrics
+from support.clocks.holds import STAIRS, curves as held_curves, holds, metrics
 from support.clocks.rules import ONE_OF_EACH
-from support.curves.descriptions import scaled
+from support.curves.descriptions import build, descriptions, scaled
 from support.examples import examples
 from support.runs.definition import RunOracle
 from support.runs.run import Run
+from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.trees import assert_equal_trees
+from torch.optim import SGD, AdamW, RMSprop
 
 from plateau_jax import DataClock, check_resume, resume_record, scale_by_curve
 
@@ -57,6 +63,9 @@ class OptaxRun(Run):
             return self.curve_step()
         return self.curve_step() * self.unit + int(self.state.rest)
 
+    def check_reads(self, updates):
+        assert self.state.curve_step.dtype == jnp.int32
+
     def record(self):
         return resume_record(self.curve, clock=self.clock)
 
@@ -74,12 +83,9 @@ class ScannedRun(OptaxRun):
 
     keeps_peaks = False
 
-    @staticmethod
-    def context():
-        return jax.enable_x64(True)
-
     def run(self, updates):
-        counts, metrics = zip(*updates, strict=True)
+        given_counts, metrics = zip(*updates, strict=True)
+        counts = [self.usual_count if count is None else count for count in given_counts]
         (peak,) = self.peaks
         scan = _scan(self.curve, self.clock, self.unit is not None)
         self.state, lrs = scan(
@@ -95,9 +101,11 @@ class ScannedRun(OptaxRun):
 
 
 def arguments_of_update(count, metric, *, counts_data):
-    if counts_data:
-        return {"count": count}
-    return {"value": metric}
+    if not counts_data:
+        return {"value": metric}
+    if count is None:
+        return {}
+    return {"count": count}
 
 
 _transformation = cache(scale_by_curve)
@@ -119,15 +127,18 @@ def _scan(curve, clock, counts_data):
     return scan
 
 
-# Drawn programs.
+# Curves with clocks.
 
-UPDATES = 6
-"""In a row, between two moves; three rows are too few for a warning that a unit is too large."""
+short_curves = held_curves | st.sampled_from([scaled(), scaled(0.3).cooldown(50, 20)])
+"""Some batch plans scale. Training steps and JAX prepare every step of a curve."""
+any_curve = descriptions(range(4), scaled=True).map(build)
 
-under_batch_plans = st.tuples(
-    st.sampled_from([scaled(), scaled(0.3).cooldown(50, 20)]),
-    st.sampled_from([None, DataClock(8)]),
-)
+
+def is_not_scaled(curve):
+    return curve.unit is None
+
+
+unscaled_curves = any_curve.filter(is_not_scaled)
 
 
 def as_tuple(rules):
@@ -137,86 +148,185 @@ def as_tuple(rules):
     return rules
 
 
-def cases(max_unit):
-    """Draw a curve and its clock, by the kind of the clock. Long curves have separate tests."""
-    data_clocks = st.builds(DataClock, st.integers(1, max_unit))
-    return {
-        "updates": st.tuples(curves, st.none()),
-        "samples": st.tuples(curves, data_clocks) | under_batch_plans,
-        "held": st.tuples(curves, holds.map(as_tuple)),
-    }
+@st.composite
+def cases(draw, kind, curves, max_unit=2**40):
+    """Draw a curve, and a clock of this kind."""
+    if kind == "held":
+        return draw(held_curves), as_tuple(draw(holds))
+    if kind == "updates":
+        return draw(curves.filter(is_not_scaled)), None
+    curve = draw(curves)
+    if curve.unit is not None and draw(st.booleans()):
+        return curve, None
+    unit = curve.unit or draw(st.integers(1, max_unit))
+    usual_count = draw(st.none() | st.integers(1, 3 * unit))
+    return curve, DataClock(unit, count=usual_count)
 
 
 # A few that are compiled once.
 COMPILED = {
     "updates": st.just((STAIRS, None)),
-    "samples": st.just((scaled(), DataClock(8))),
+    "samples": st.sampled_from([(scaled(), None), (STAIRS, DataClock(8, count=20))]),
     "held": st.just((STAIRS, ONE_OF_EACH)),
 }
+every_clock = pytest.mark.parametrize("clock", COMPILED)
+
+
+def of_one_group(kind, drawn_cases):
+    """Draw a run of one group."""
+
+    def build_run(case):
+        curve, clock = case
+        return kind(curve, [0.3], clock)
+
+    return drawn_cases.map(build_run)
+
+
+# Torch's schedulers, of several groups with values in any form.
+
+FOLLOWED = [
+    (SGD, "momentum"),
+    (RMSprop, "alpha"),
+    (AdamW, "weight_decay"),
+    (AdamW, ("betas", 1)),
+]
+"""Optimizers, and options of theirs that a follower may set."""
+
+FORMS = [
+    float,
+    np.float32,
+    np.float64,
+    partial(torch.tensor, dtype=torch.float32),
+    partial(torch.tensor, dtype=torch.float64),
+    partial(torch.tensor, dtype=torch.bfloat16),
+]
+"""Functions that make the value of a group from a number."""
+forms = st.sampled_from(FORMS)
+
+values = st.sampled_from([0.0, 1e-5, 3e-4, 0.7]) | st.floats(1e-6, 10)
+betas = st.sampled_from([0.0, 0.3, 0.5, 0.9])
+"""A beta of 1 would divide by zero."""
+
+
+@st.composite
+def groups(draw, curve, clock, peaks=values):
+    """Draw the arguments of a run of one to three groups, which may have a curve each."""
+    drawn_peaks = draw(st.lists(peaks, min_size=1, max_size=3))
+    if clock is None and curve.unit is None and draw(st.booleans()):
+        return [curve, *(draw(unscaled_curves) for _ in drawn_peaks[1:])], drawn_peaks
+    return curve, drawn_peaks
+
+
+@st.composite
+def scheduler_runs(draw, clock_kind):
+    curve, clock = draw(cases(clock_kind, any_curve))
+    curves, peaks = draw(groups(curve, clock))
+    optimizer = draw(st.sampled_from([SGD, AdamW]))
+    return SchedulerRun(curves, peaks, clock, make_value=draw(forms), kind=optimizer)
+
+
+@st.composite
+def follower_runs(draw):
+    optimizer, key = draw(st.sampled_from(FOLLOWED))
+    peaks = values if isinstance(key, str) else betas
+    curves, drawn_peaks = draw(groups(draw(unscaled_curves), None, peaks))
+    return FollowerRun(curves, drawn_peaks, key=key, make_value=draw(forms), kind=optimizer)
+
+
+# Drawn programs.
+
+UPDATES = 6
+"""In a row, between two moves; three rows are too few for a warning that a unit is too large."""
+
 any_count = st.integers(0, 300) | st.integers(0, 2**45)
 jax_counts = st.integers(0, 50) | st.sampled_from((0, 1, 2**30 - 1, 2**30))
 
 
-def draw_updates(data, counts, skips_nonfinite):
+def draw_updates(data, run, counts):
     """Draw the count and the metric of each update."""
+    if run.usual_count is not None:
+        counts = st.sampled_from([None, 0]) | counts
     drawn_counts = data.draw(st.lists(counts, min_size=UPDATES, max_size=UPDATES))
     drawn_metrics = data.draw(metrics(UPDATES))
-    if skips_nonfinite:  # often
-        for index in range(3):
-            drawn_metrics[index] = 0.7
-            if drawn_counts[index] % 4 == 0:
-                drawn_metrics[index] = np.float32("nan")
+    if run.skips_nonfinite:  # often
+        skipped = data.draw(st.lists(st.booleans(), min_size=3, max_size=3))
+        for index, is_skipped in enumerate(skipped):
+            drawn_metrics[index] = np.float32("nan" if is_skipped else 0.7)
     return list(zip(drawn_counts, drawn_metrics, strict=True))
 
 
-def check(kind, case, counts, data):
-    """Run a drawn program: updates, and between them a resume from a saved state, or a new peak."""
-    curve, clock = data.draw(case)
-    moves = st.lists(st.sampled_from(["none", "resume", "peak"]), min_size=1, max_size=3)
-    with kind.context():
-        run = kind(curve, [0.3], clock)
-        oracle = RunOracle(curve, [0.3], clock, skips_nonfinite=run.skips_nonfinite)
-        for move in data.draw(moves):
-            if move == "resume":
-                state = run.save()
-                run.restart()
-                assert_equal_trees(run.save(), state)
-            if move == "peak" and not run.keeps_peaks:
-                oracle.peaks = [1.3 - peak for peak in oracle.peaks]
-                run.set_peaks(oracle.peaks)
-            updates = draw_updates(data, counts, run.skips_nonfinite)
-            assert run.run(updates) == oracle.run(updates)
-            curve_step = oracle.curve_steps()[-1]
-            assert run.curve_step() == min(curve_step, run.last_step)
-            if run.unit is not None and run.curve_step() < run.last_step:
-                assert run.consumed() == sum(oracle.counts)
+def check(runs, counts, data):
+    """Run a drawn program: updates, and between them a way to resume, or new peaks."""
+    run = data.draw(runs)
+    oracle = RunOracle(run)
+    moves = st.sampled_from(["none", "resume", "peaks"])
+    for move in data.draw(st.lists(moves, min_size=1, max_size=3)):
+        if move == "resume":
+            state = run.save()
+            resume = data.draw(st.sampled_from(run.ways_to_resume()))
+            resume()
+            assert_equal_trees(run.save(), state)
+        if move == "peaks" and not run.keeps_peaks:
+            oracle.peaks = [peak / 2 for peak in reversed(oracle.peaks)]
+            run.set_peaks(oracle.peaks)
+        updates = draw_updates(data, run, counts)
+        assert run.run(updates) == oracle.run(updates)
+        curve_step = oracle.curve_steps()[-1]
+        assert run.curve_step() == min(curve_step, run.last_step)
+        if run.unit is not None and run.curve_step() < run.last_step:
+            assert run.consumed() == sum(oracle.counts)
+        run.check_reads(len(oracle.counts))
 
 
-@pytest.mark.parametrize("clock", COMPILED)
+@every_clock
+@examples(100)
+@given(data=st.data())
+def test_scheduler_follows_its_definition(clock, data):
+    check(scheduler_runs(clock), any_count, data)
+
+
+@examples(100)
+@given(data=st.data())
+def test_follower_follows_its_definition(data):
+    check(follower_runs(), any_count, data)
+
+
+@every_clock
 @examples(60)
 @given(data=st.data())
 def test_training_step_follows_its_definition(clock, data):
-    check(StepRun, cases(2**40)[clock], any_count, data)
+    check(of_one_group(StepRun, cases(clock, short_curves)), any_count, data)
 
 
-@pytest.mark.parametrize("clock", COMPILED)
+@every_clock
 @examples(60)
 @given(data=st.data())
 def test_numpy_scheduler_follows_its_definition(clock, data):
-    check(NumPyRun, cases(2**40)[clock], any_count, data)
+    check(of_one_group(NumPyRun, cases(clock, any_curve)), any_count, data)
 
 
-@pytest.mark.parametrize("kind", [OptaxRun, ScannedRun])
-@pytest.mark.parametrize("clock", COMPILED)
+@every_clock
 @examples(40)
 @given(data=st.data())
-def test_jax_transformation_follows_its_definition(kind, clock, data):
-    check(kind, COMPILED[clock], jax_counts, data)
+def test_jax_transformation_follows_its_definition(clock, data):
+    check(of_one_group(OptaxRun, COMPILED[clock]), jax_counts, data)
+
+
+def check_scan(drawn_cases, data):
+    with jax.enable_x64(True):
+        check(of_one_group(ScannedRun, drawn_cases), jax_counts, data)
+
+
+@every_clock
+@examples(40)
+@given(data=st.data())
+def test_scan_follows_its_definition(clock, data):
+    check_scan(COMPILED[clock], data)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clock", COMPILED)
+@every_clock
 @examples(10)
 @given(data=st.data())
 def test_scan_of_any_clock_follows_its_definition(clock, data):
-    check(ScannedRun, cases(2**30)[clock], jax_counts, data)
+    check_scan(cases(clock, short_curves, max_unit=2**28), data)

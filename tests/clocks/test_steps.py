@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import torch
 from clocks.step_run import StepRun
-from hypothesis import given, strategies as st
 from support.clocks.holds import CURVE as STAGES, batch_as_loss
-from support.examples import examples
 from support.runs.scheduler_run import SchedulerRun
 from support.schedulers.runs import learning_rate
 from support.training.models import batches
@@ -44,26 +42,6 @@ def test_count_on_the_device_is_clamped(count, consumed):
     step = make_step(clock=DataClock(2))
     result = step(*batches(1), count=torch.tensor(count))
     assert int(result.consumed) == consumed
-
-
-@examples(30)
-@given(st.lists(st.none() | st.integers(0, 40), min_size=1, max_size=5), st.integers(1, 40))
-def test_count_of_the_clock_is_the_default(counts, default):
-    clock = DataClock(8, count=default)
-    step = make_step(clock=clock)
-    run = SchedulerRun(CURVE, [0.25], clock)
-    consumed = 0
-    for count, batch in zip(counts, batches(len(counts)), strict=True):
-        result = step(batch, count=count)
-        assert result.curve_step == consumed // 8
-        run.optimizer.step()
-        run.scheduler.step(count=count)
-        if count is None:
-            consumed += default
-        else:
-            consumed += count
-        assert result.consumed == consumed
-        assert run.consumed() == consumed
 
 
 def with_doubled_loss(result):
@@ -112,8 +90,9 @@ def scheduler():
     return run.scheduler
 
 
-def test_pending_count_is_used_once(scheduler):
-    scheduler.count = 20
+@pytest.mark.parametrize("form", [int, np.int64, np.array, torch.tensor])
+def test_pending_count_is_used_once(scheduler, form):
+    scheduler.count = form(20)
     scheduler.step()
     assert scheduler.consumed == 20
     assert scheduler.count is None
@@ -134,6 +113,14 @@ def test_loaded_state_has_no_pending_count(scheduler):
     scheduler.count = 10_000
     scheduler.load_state_dict(scheduler.state_dict())
     assert scheduler.count is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_metric_may_be_a_loss_with_a_gradient(dtype):
+    run = SchedulerRun(CURVE, [0.25], HoldBelow(0.1, 3))
+    loss = torch.tensor(0.05, dtype=dtype, requires_grad=True) * 1
+    run.update(metric=loss)
+    assert run.curve_step() == 0
 
 
 LARGE = float(np.float32(0.19))

@@ -6,17 +6,9 @@ import numpy as np
 import optax
 import pytest
 from support.clocks.holds import BELOW, STAIRS, UNTIL, WORST, curve_steps_of
-from support.curves.descriptions import CURVES_IN_UNITS_OF_8
 from support.jax.jax_cases import assert_equal_bits, mostly_x64, product, x64_both_ways
 
-from plateau_jax import (
-    DataClock,
-    HoldBelow,
-    check_resume,
-    optax_schedule,
-    resume_record,
-    scale_by_curve,
-)
+from plateau_jax import DataClock, HoldBelow, optax_schedule, scale_by_curve
 from plateau_jax.in_jax.transformation import ScaleByCurveState
 
 PEAK = 0.3
@@ -183,47 +175,6 @@ def test_count_of_any_integer_type_is_clipped(x64, dtypes):
         assert len(traces) == len(dtypes)  # a new count does not recompile
         _, following = optimizer.update(ONE, state, count=counts[2])
         assert (following.curve_step, following.rest) == divmod(5, 3)
-
-
-@pytest.mark.parametrize("usual", [1, 8, 20, MAX_COUNT])
-def test_count_of_an_update_replaces_that_of_the_clock(usual):
-    """And 0 is a count too."""
-    optimizer = scale_by_curve(STAIRS, PEAK, DataClock(8, count=usual))
-    without_usual_count = scale_by_curve(STAIRS, PEAK, DataClock(8))
-    state = optimizer.init(None)
-    expected = without_usual_count.init(None)
-    consumed = 0
-    for count in (None, 5, 0, np.int64(64), jnp.int32(17), None, MAX_COUNT, jnp.uint8(3)):
-        if count is None:
-            _, state = optimizer.update(ONE, state)
-            count = usual
-        else:
-            _, state = optimizer.update(ONE, state, count=count)
-        _, expected = without_usual_count.update(ONE, expected, count=count)
-        assert_equal_leaves(state, expected)
-        consumed += int(count)
-    assert (state.curve_step, state.rest) == divmod(consumed, 8)
-
-
-@pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8, ids=lambda curve: curve.to_dict()["kind"])
-def test_curve_of_a_batch_plan_counts_in_its_unit(curve):
-    """Without a clock as with its own, of which only `count` is new."""
-    record = resume_record(curve)
-    assert record == resume_record(curve, clock=DataClock(8))
-    with_a_count = resume_record(curve, clock=DataClock(8, count=5))
-    check_resume(record, with_a_count, 3)
-    lr = product(curve, PEAK, np.array(10))
-    states = []
-    for clock in (None, DataClock(8), DataClock(8, count=5)):
-        optimizer = scale_by_curve(curve, PEAK, clock)
-        state = optimizer.init(None)
-        _, state = optimizer.update(ONE, state, count=84)
-        _, state = optimizer.update(ONE, state, count=5)
-        states.append(state)
-    for state in states:
-        assert_equal_leaves(state, states[0])
-        assert (state.curve_step, state.rest) == divmod(89, 8)
-        assert_equal_bits(state.learning_rate, lr)
 
 
 # Wrapped by optax.

@@ -4,7 +4,6 @@ import copy
 import gc
 import weakref
 
-import numpy as np
 import pytest
 import torch
 from support.schedulers.runs import advance, learning_rate, lrs_of, new_parameter, optimizer_with
@@ -55,17 +54,6 @@ def test_update_without_learning_rates_meets_no_group(optimizer):
     optimizer.param_groups[0]["lr"] = 0.25
     advance(optimizer, scheduler, 3)
     assert lrs_of(optimizer) == learning_rates(3, 0.25)
-
-
-def test_bases_may_be_an_array_of_numpy():
-    optimizer = optimizer_with([0.5, 0.25])
-    scheduler = lambda_lr(optimizer, CURVE)
-    scheduler.base_lrs = np.array([0.25, 0.5])
-    advance(optimizer, scheduler, 3)
-    assert lrs_of(optimizer) == learning_rates(3, 0.25, 0.5)
-    optimizer.add_param_group({"params": [new_parameter()], "lr": 1.0})
-    advance(optimizer, scheduler, 1)
-    assert lrs_of(optimizer) == learning_rates(4, 0.25, 0.5, 1.0)
 
 
 def test_loaded_state_of_fewer_groups_gives_every_group_its_peak():

@@ -142,13 +142,6 @@ def test_updates_before_the_scheduler(run):
 # States.
 
 
-def test_optimizer_that_loads_its_own_state(run):
-    """As accelerate does."""
-    run.use(lambda_lr(run.optimizer, kinds.LONG))
-    run.load_optimizer(run.save())
-    run.train(60)
-
-
 @pytest.mark.parametrize("make_value", [float, torch.tensor, bfloat16_tensor])
 def test_last_epoch_of_a_loaded_optimizer(make_value):
     falling = StagedCurve([(100, 0.0, "linear")], start=1.0)

@@ -1,24 +1,26 @@
-"""Schedulers next to other code: groups that change, wrapped optimizers, states without a curve."""
+"""Schedulers next to other code: groups that change, factors, wrappers, derived classes."""
 
-import copy
 from functools import partial
 
 import pytest
 import torch
-from support.schedulers.runs import advance, learning_rate, lrs_of, new_parameter, optimizer_with
+from support.schedulers.runs import (
+    advance,
+    learning_rate,
+    learning_rates,
+    lrs_of,
+    new_parameter,
+    optimizer_with,
+)
 from support.training.models import Net, mean_loss
 from support.training.steps import through_file
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import (
-    ChainedScheduler,
     ConstantLR,
-    CosineAnnealingLR,
-    LambdaLR,
-    LinearLR,
     SequentialLR,
 )
 
-from plateau_jax import CurveWarning, PlateauCurve, StagedCurve
+from plateau_jax import CurveWarning, PlateauCurve
 from torch_bridge import TrainStep, follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -27,10 +29,6 @@ LINEAR = PlateauCurve(200, decay_shape="linear")
 
 def add_group(optimizer, lr):
     optimizer.add_param_group({"params": [new_parameter()], "lr": lr})
-
-
-def learning_rates(peaks, curve, step):
-    return [learning_rate(peak, curve, step) for peak in peaks]
 
 
 # Groups that change under a different scheduler, or one by one.
@@ -52,27 +50,6 @@ def test_group_added_under_another_scheduler_is_left_to_it():
     # As the sequence does, but for the first scheduler, of torch, which accepts no new groups.
     second.step()
     assert lrs_of(optimizer) == learning_rates([0.5, 0.25], CURVE, 0)
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_one_call_for_each_group_is_one_update(stage):
-    """DeepSpeed shows one group at a time, or empties the others. No group is lost; no warning."""
-    curve = PlateauCurve(1000)
-    optimizer = optimizer_with([0.5] * 24)
-    scheduler = lambda_lr(optimizer, curve)
-    groups = optimizer.param_groups
-    parameters = [group["params"] for group in groups]
-    for step in range(100):
-        for group, parameters_of_group in zip(groups, parameters, strict=True):
-            assert group["lr"] == learning_rate(0.5, curve, step)
-            if stage == 2:
-                optimizer.param_groups = [group]
-            for any_group in groups:
-                any_group["params"] = []
-            group["params"] = parameters_of_group
-            optimizer.step()
-        optimizer.param_groups = groups
-        scheduler.step()
 
 
 # Factors of an option in the groups.
@@ -190,87 +167,7 @@ def test_epoch_passed_to_a_step_warns_as_in_torch():
         scheduler.step(1)
 
 
-# States.
-
-
-@pytest.mark.parametrize(
-    "build", [lambda_lr, lambda optimizer, curve: follow(optimizer, "weight_decay", curve)]
-)
-def test_loaded_value_may_be_smaller_than_any_base(build):
-    curve = StagedCurve([(1, 1.0), (10, 1e-36, "exponential")])
-    optimizer = optimizer_with([1e-3], weight_decay=1e-3)
-    scheduler = build(optimizer, curve)
-    for _ in range(11):
-        optimizer.step()
-        scheduler.step()
-    resumed_optimizer = optimizer_with([1e-3], weight_decay=1e-3)
-    resumed_optimizer.load_state_dict(optimizer.state_dict())
-    resumed = build(resumed_optimizer, curve)
-    resumed.load_state_dict(scheduler.state_dict())
-    assert resumed.get_last_lr() == scheduler.get_last_lr()
-
-
-def test_saved_base_of_a_follower_warns_until_it_is_set():
-    saved = follow(optimizer_with([0.5, 0.5], weight_decay=0.5), "weight_decay", CURVE)
-    for _ in range(20):
-        saved.step()
-    optimizer = optimizer_with([0.5, 0.5], weight_decay=0.25)
-    decay = follow(optimizer, "weight_decay", CURVE)
-    message = r"saved with 0\.5, now 0\.25\. .* with 0\.5; .*set_base_value\(…\)"
-    with pytest.warns(CurveWarning, match=message):
-        decay.load_state_dict(through_file(saved.state_dict()))
-    assert decay.base_values == [0.5, 0.5]
-    decay.set_base_value([0.25, 0.125])
-    values = [group["weight_decay"] for group in optimizer.param_groups]
-    assert values == learning_rates([0.25, 0.125], CURVE, 20)
-    again = follow(optimizer_with([0.5, 0.5], weight_decay=0.5), "weight_decay", CURVE)
-    again.load_state_dict(through_file(decay.state_dict()))
-    assert again.base_values == [0.25, 0.125]
-    decay.load_state_dict(saved.state_dict())  # a rollback in a run that has set its base
-
-
-def inverse_decay(optimizer):
-    return LambdaLR(optimizer, lambda step: 1 / (1 + step))
-
-
-def warmup_then_cosine(optimizer):
-    warmup = LinearLR(optimizer, 0.1, total_iters=5)
-    decay = CosineAnnealingLR(optimizer, 50)
-    return SequentialLR(optimizer, [warmup, decay], [5])
-
-
-def chain(optimizer):
-    return ChainedScheduler([warmup_then_cosine(optimizer)])
-
-
-@pytest.mark.parametrize("optimizer_first", [False, True])
-@pytest.mark.parametrize("build_without_a_curve", [inverse_decay, warmup_then_cosine, chain])
-def test_state_without_a_curve_continues_at_its_step(build_without_a_curve, optimizer_first):
-    old_optimizer = optimizer_with([0.5, 0.25])
-    old_scheduler = build_without_a_curve(old_optimizer)
-    advance(old_optimizer, old_scheduler, 12)
-    optimizer = optimizer_with([0.5, 0.25])
-    scheduler = lambda_lr(optimizer, CURVE)
-    if optimizer_first:
-        optimizer.load_state_dict(through_file(old_optimizer.state_dict()))
-    with pytest.warns(CurveWarning, match="without a curve: this curve continues at step 12"):
-        scheduler.load_state_dict(copy.deepcopy(old_scheduler.state_dict()))
-    for step in (12, 13):
-        assert lrs_of(optimizer) == learning_rates([0.5, 0.25], CURVE, step)
-        advance(optimizer, scheduler)
-
-
-# What programs do to a `LambdaLR`.
-
-
-def test_step_in_a_state_may_be_edited():
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler, 12)
-    state = scheduler.state_dict()
-    state["last_epoch"] += 7
-    scheduler.load_state_dict(state)
-    assert lrs_of(optimizer) == learning_rates([0.5], CURVE, 19)
+# Derived classes.
 
 
 class WithFloor(lambda_lr):

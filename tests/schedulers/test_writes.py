@@ -5,12 +5,11 @@ Its result is right; or an error or a warning says what to write instead, and th
 
 import copy
 
+import numpy as np
 import pytest
-import torch
 from support.runs.scheduler_run import FollowerRun, SchedulerRun
-from support.schedulers.runs import learning_rate, lrs_of, new_parameter, optimizer_with
+from support.schedulers.runs import learning_rate, new_parameter, optimizer_with
 from support.wrong import raises
-from torch.optim import SGD
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr
@@ -85,7 +84,7 @@ def test_written_bases_count_from_the_next_step(run):
     assert run.values() == on_line(UPDATES, 0.5, 0.25)
     run.train(1)
     assert run.values() == on_line(UPDATES + 1, 0.25, 0.25)
-    run.scheduler.base_lrs = tuple(base * 4 for base in run.scheduler.base_lrs)
+    run.scheduler.base_lrs = np.array(run.scheduler.base_lrs) * 4
     run.train(1)
     assert run.values() == on_line(UPDATES + 2, 1.0, 1.0)
 
@@ -105,13 +104,6 @@ def test_wrong_bases_are_an_error(run, bases, error, part):
 
 
 # Groups that are added.
-
-
-def test_list_of_last_values_is_a_copy(run):
-    state = run.scheduler.state_dict()
-    run.scheduler.get_last_lr()[0] = 0.75
-    run.scheduler.get_last_lr().append(0.75)
-    assert run.scheduler.state_dict() == state
 
 
 @pytest.mark.parametrize("read", [lambda_lr.get_last_lr, lambda_lr.get_lr, lambda_lr.state_dict])
@@ -197,18 +189,7 @@ def test_curve_per_group_has_none_for_a_new_group():
     assert run.values() == [*on_line(UPDATES + 1, 0.5, 0.25), added]
 
 
-# Groups that are removed, or in another order.
-
-
-def test_groups_keep_their_curves_in_any_order():
-    run = started(SchedulerRun, [LINE, WARMUP])
-    run.groups.reverse()
-    run.train(1)
-    second = learning_rate(0.25, WARMUP, UPDATES + 1)
-    assert run.values() == [second, *on_line(UPDATES + 1, 0.5)]
-    del run.groups[0]
-    run.train(1)
-    assert run.values() == on_line(UPDATES + 2, 0.5)
+# Groups that are removed.
 
 
 def test_group_is_removed_with_its_base_and_curve(run):
@@ -265,6 +246,13 @@ def test_replaced_optimizer_is_an_error(run):
 # Values in the groups.
 
 
+def test_list_of_last_values_is_a_copy(run):
+    state = run.scheduler.state_dict()
+    run.scheduler.get_last_lr()[0] = 0.75
+    run.scheduler.get_last_lr().append(0.75)
+    assert run.scheduler.state_dict() == state
+
+
 def test_value_written_into_a_group_lasts_until_the_next_step(run):
     """As in torch."""
     run.groups[0][run.key] = 0.01
@@ -316,22 +304,3 @@ def test_loaded_values_last_until_the_next_step(kind):
         assert run.values() == source.values()
     run.scheduler.step()
     assert run.values() == on_line(UPDATES + 1, 0.5, 0.25)
-
-
-# Tensors.
-
-
-def optimizer_with_tensor(lr):
-    return SGD([new_group()], lr=lr)
-
-
-def test_tensor_of_two_optimizers_is_copied():
-    lr = torch.tensor(0.5)
-    first, second = optimizer_with_tensor(lr), optimizer_with_tensor(lr)
-    schedulers = [lambda_lr(first, WARMUP), lambda_lr(second, LINE)]
-    for _ in range(UPDATES):
-        for part in (first, second, *schedulers):
-            part.step()
-    assert lrs_of(first) == [learning_rate(0.5, WARMUP, UPDATES)]
-    assert lrs_of(second) == on_line(UPDATES, 0.5)
-    assert lr.item() == 0.5

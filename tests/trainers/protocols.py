@@ -9,7 +9,6 @@ trainer whose real classes had the same results. No two protocols make the same 
     load       what it restores, in its order, in a new process
 """
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import chdir
@@ -47,12 +46,8 @@ class Protocol(ABC):
 
     has_groups = True
     """Groups may have different peaks."""
-    keeps_peaks = False
-    """A resumed run continues with the saved peaks, and warns."""
     can_change_peak = True
     """`strict=False` applies a new peak."""
-    hides_warnings = False
-    """It loses a warning. Our file makes it an error, unless a change is wanted."""
     updates_in_load = 0
     """The first update belongs to `load`, because the schedule is asked in it."""
 
@@ -415,49 +410,3 @@ class Nanochat(Protocol):
     def lrs(self) -> list[float]:
         groups, _ = self.process.state
         return [group["lr"] for group in groups]
-
-
-class HuggingFace(Protocol):
-    """Of the warnings in a load, a single one is lost."""
-
-    keeps_peaks = True
-    can_change_peak = False
-    hides_warnings = True
-
-    def __init__(self) -> None:
-        super().__init__()
-
-        class TransformersTrainer:
-            lr_scheduler: Any = None
-
-            def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-                self.lr_scheduler = LambdaLR(optimizer, constant)
-                return self.lr_scheduler
-
-        self.trainer_class = TransformersTrainer
-        self.module("transformers", Trainer=TransformersTrainer)
-
-    def start(self, options: Options, hook: dict[str, Any]) -> None:
-        self.optimizer = optimizer_of(options.peaks)
-        self.trainer = self.trainer_class()
-        self.trainer.create_scheduler(options.length, self.optimizer)
-
-    def train(self, updates: int) -> None:
-        for _ in range(updates):
-            self.optimizer.step()
-            self.trainer.lr_scheduler.step()
-
-    def save(self) -> Any:
-        return deepcopy((self.optimizer.state_dict(), self.trainer.lr_scheduler.state_dict()))
-
-    def load(self, state: Any) -> None:
-        optimizer, scheduler = deepcopy(state)
-        self.optimizer.load_state_dict(optimizer)
-        with warnings.catch_warnings(record=True) as caught:
-            self.trainer.lr_scheduler.load_state_dict(scheduler)
-        if len(caught) > 1:
-            for warning in caught:
-                warnings.warn(warning.message, warning.category, stacklevel=2)
-
-    def lrs(self) -> list[float]:
-        return [group["lr"] for group in self.optimizer.param_groups]

@@ -31,7 +31,7 @@ RUNS = {
     "the first of several curves is dropped": ([None, 0.25, 0.01], [DROPPED, CURVE, LINEAR]),
     # DeepSpeed steps the optimizer once for each group, which must not look like too few scheduler
     # steps.
-    "many groups": ([0.01] * 24, PlateauCurve(80)),
+    "many groups": ([0.01] * 24, PlateauCurve(200)),
 }
 """The peak of each group, None for a group without parameters, and the curves."""
 RUNS_OF_SEVERAL_CURVES = ["a curve for each group", "the first of several curves is dropped"]

@@ -1,13 +1,14 @@
-"""More ways to give Hugging Face's Trainer a curve; its run resumes in the middle of an epoch."""
+"""More ways to give Hugging Face's Trainer a curve; how its run resumes, or is refused."""
 
 import sys
+import warnings
 
 import pytest
 from support.docs.pages import ROOT, all_blocks
 from support.trainers.trainers import expected_lrs, record_lrs, train
 from transformers import Trainer
 
-from plateau_jax import StagedCurve
+from plateau_jax import CurveWarning, StagedCurve
 
 pytestmark = [
     pytest.mark.slow,
@@ -71,11 +72,72 @@ def curve_trainer(tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "create_scheduler", Trainer.create_scheduler)
 
 
+WITH_A_FILE = {
+    SUBCLASS: """\
+import curve_trainer
+trainer = Trainer(model, arguments, train_dataset=dataset)""",
+    "warnings.filterwarnings(": "# warnings.filterwarnings(",  # as the file does
+}
+
+
 @pytest.mark.usefixtures("curve_trainer")
 def test_trainer_with_a_curve_in_a_file_resumes(tmp_path):
-    build = """\
-import curve_trainer
-trainer = Trainer(model, arguments, train_dataset=dataset)"""
     stages = [(7, 1.0), ("rest",), ("20%", 0.0, "1-sqrt")]
     curve = StagedCurve(stages, total_steps=136)
-    assert_trainer_resumes_in_mid_epoch(tmp_path, {SUBCLASS: build}, curve, groups=2)
+    assert_trainer_resumes_in_mid_epoch(tmp_path, WITH_A_FILE, curve, groups=2)
+
+
+# Changes between a save and a resume. The Trainer hides a single warning of a load.
+
+as_in_a_program = pytest.mark.filterwarnings("default")
+"""Warnings are not errors."""
+
+WITHOUT_A_CURVE = {SUBCLASS: "trainer = Trainer(model, arguments, train_dataset=dataset)"}
+LOWER_PEAK = {"learning_rate=1e-2": "learning_rate=5e-3"}
+LATE_WARMUP = {"warmup_steps=10": "warmup_steps=20"}
+LONGER = {"num_train_epochs=4": "num_train_epochs=5"}
+
+
+def resume(folder, before, after):
+    """Train until a checkpoint is saved at update 50, and resume with other changes."""
+    with warnings.catch_warnings():  # the program adds a filter
+        train(TRAINER, folder, changes=before, interrupt_after=3)
+    sys.modules.pop("curve_trainer", None)
+    return train(TRAINER, folder, changes=after, record=record_lrs)
+
+
+@pytest.mark.usefixtures("curve_trainer")
+@as_in_a_program
+@pytest.mark.parametrize(
+    ("before", "after", "error", "part"),
+    [
+        ({}, LOWER_PEAK, CurveWarning, r"saved with 0\.01, now 0\.005"),
+        (WITH_A_FILE, WITH_A_FILE | LOWER_PEAK, CurveWarning, r"saved with 0\.01, now 0\.005"),
+        ({}, LATE_WARMUP, ValueError, "differ from step 1 on"),
+        (WITHOUT_A_CURVE, {}, CurveWarning, "without a curve"),
+        (WITHOUT_A_CURVE, WITH_A_FILE, CurveWarning, "without a curve"),
+    ],
+)
+def test_trainer_refuses_to_resume(before, after, error, part, tmp_path):
+    with pytest.raises(error, match=part):
+        resume(tmp_path, before, after)
+
+
+WANTED = {
+    **LATE_WARMUP,
+    "self.optimizer, curve)": "self.optimizer, curve, strict=False)",
+    "warnings.filterwarnings(": "# warnings.filterwarnings(",
+}
+
+
+@pytest.mark.parametrize(
+    ("after", "updates", "warmup_steps"),
+    [
+        (LONGER, 250, 10),
+        pytest.param(WANTED, 200, 20, marks=as_in_a_program),
+    ],
+)
+def test_trainer_resumes_under_a_changed_curve(after, updates, warmup_steps, tmp_path):
+    curve = StagedCurve.wsd(updates, warmup_steps=warmup_steps, decay_steps="20%")
+    resumed = resume(tmp_path, {}, after)
+    assert resumed.recorded == expected_lrs(curve, range(50, updates), groups=2)

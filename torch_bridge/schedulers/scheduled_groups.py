@@ -261,7 +261,6 @@ class ScheduledGroups:
     def copied(self) -> "ScheduledGroups":
         """Return these groups for a copy of the scheduler, which may have a copied optimizer."""
         groups = copy(self)
-        groups.curves, groups.bases = [*self.curves], [*self.bases]
         # A copied optimizer has lost its attributes.
         groups._written = written_values(self.optimizer, self._written)
         return groups

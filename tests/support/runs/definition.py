@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from support.clocks.holds import curve_steps_of
-from support.runs.run import Update
+from support.runs.run import Run, Update
 from support.schedulers.runs import learning_rate
 
 from plateau_jax import Curve
@@ -15,22 +15,15 @@ class RunOracle:
     """The values of a run at each update.
 
     Args:
-        curve, peaks, clock: As in `Run`.
-        skips_nonfinite: True if updates whose metric is not finite are skipped.
+        run: A new run, of which only the curves, the peaks and the clock are read.
     """
 
-    def __init__(
-        self,
-        curve: Any,
-        peaks: Sequence[float],
-        clock: Any = None,
-        *,
-        skips_nonfinite: bool = False,
-    ) -> None:
-        self.curve = curve
-        self.peaks = list(peaks)
-        self.clock = clock
-        self.skips_nonfinite = skips_nonfinite
+    def __init__(self, run: Run) -> None:
+        self.curve = run.curve
+        self.peaks = list(run.peaks)
+        self.clock = run.clock
+        self.skips_nonfinite = run.skips_nonfinite
+        self.in_group = run.in_group
         self.counts: list[int] = []
         self.metrics: list[Any] = []
 
@@ -44,8 +37,10 @@ class RunOracle:
         curve_steps = self.curve_steps()
         return [self.values_at(curve_steps[applied]) for applied in applied_before]
 
-    def count(self, count: int, metric: Any) -> None:
+    def count(self, count: Any, metric: Any) -> None:
         """Count an update that was applied."""
+        if count is None:
+            count = self.clock.count
         self.counts.append(count)
         self.metrics.append(metric)
 
@@ -64,5 +59,6 @@ class RunOracle:
         """Return the value of each group at a step of the curve."""
         values: list[float] = []
         for peak, curve in zip(self.peaks, self.curves(), strict=True):
-            values.append(learning_rate(peak, curve, step))
+            value = learning_rate(peak, curve, step)
+            values.append(self.in_group(value))
         return values

@@ -7,13 +7,12 @@ in `test_definition`. `definition` has the oracle that any of them must equal.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from plateau_jax import Curve, DataClock
 
 Update = tuple[Any, Any]
-"""The count of an update, and its metric."""
+"""The count of an update, or None for that of the clock; and its metric."""
 
 
 class Run(ABC):
@@ -31,8 +30,6 @@ class Run(ABC):
     """It has no `set_peaks`."""
     last_step = 2**62
     """At this step of the curve the clock stops."""
-    context: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Everything that a run does takes place in it."""
 
     def __init__(self, curve: Any, peaks: Sequence[float], clock: Any = None) -> None:
         self.curve = curve
@@ -53,6 +50,17 @@ class Run(ABC):
     def has_hold_rules(self) -> bool:
         """True if the clock consists of hold rules."""
         return self.clock is not None and not isinstance(self.clock, DataClock)
+
+    @property
+    def usual_count(self) -> int | None:
+        """The count of the clock, for updates without a count; None if it has none."""
+        if isinstance(self.clock, DataClock):
+            return self.clock.count
+        return None
+
+    def in_group(self, number: float) -> float:
+        """Return the number as a group of the optimizer holds it."""
+        return number
 
     @abstractmethod
     def build(self) -> None:
@@ -96,3 +104,11 @@ class Run(ABC):
         state = self.save()
         self.build()
         self.load(state)
+
+    def ways_to_resume(self) -> list[Callable[[], None]]:
+        """Return the methods that stop the run and resume it."""
+        return [self.restart]
+
+    @abstractmethod
+    def check_reads(self, updates: int) -> None:
+        """Check all else that a program may read, after this number of applied updates."""

@@ -1,7 +1,8 @@
 """A torch optimizer, and the `lambda_lr` or `follow` that its program steps after each update."""
 
 import copy
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,9 @@ class SchedulerRun(Run):
     def peak_of(self, number: float) -> float:
         """Return the float32 of what a group holds that is given this number."""
         return float(np.float32(float(self.make_value(number))))
+
+    def in_group(self, number: float) -> float:
+        return float(self.make_value(number))
 
     def build(self) -> None:
         self.start()
@@ -142,8 +146,25 @@ class SchedulerRun(Run):
     def consumed(self) -> int:
         return self.scheduler.consumed
 
+    def check_reads(self, updates: int) -> None:
+        scheduler = self.scheduler
+        assert scheduler.get_last_lr() == self.raw_values()
+        assert scheduler.base_lrs == self.peaks
+        assert scheduler.unit == self.unit
+        assert scheduler.last_epoch == updates
+        if self.unit is None:
+            assert scheduler.consumed == updates
+        for number in (scheduler.curve_step, scheduler.last_epoch, scheduler.consumed):
+            assert type(number) is int
+        value_type = Tensor if isinstance(self.make_value(0.5), Tensor) else float
+        for value in self.raw_values():
+            assert type(value) is value_type
+        for group in self.groups:
+            assert self.other_options(group) == self.fresh_options
+
     def save(self) -> Any:
-        optimizer, scheduler = self.optimizer.state_dict(), self.scheduler.state_dict()
+        optimizer = self.optimizer.state_dict()
+        scheduler = json.loads(json.dumps(self.scheduler.state_dict()))
         return through_file({"optimizer": optimizer, "scheduler": scheduler})
 
     def load_optimizer(self, state: Any) -> None:
@@ -158,6 +179,23 @@ class SchedulerRun(Run):
         self.load_optimizer(state)
         # Again, under another curve, which has other values.
         self.load_scheduler(state, **options)
+
+    def restart(self) -> None:
+        state = self.save()
+        values = self.raw_values()
+        self.start()
+        self.load_scheduler(state)
+        assert self.raw_values() == values, "without the state of the optimizer"
+        self.load(state)
+
+    def restart_on_a_loaded_optimizer(self) -> None:
+        """Resume like a program that loads the optimizer before it builds the scheduler."""
+        state = self.save()
+        self.start(state["optimizer"])
+        self.load_scheduler(state)
+
+    def ways_to_resume(self) -> list[Callable[[], None]]:
+        return [self.restart, self.restart_on_a_loaded_optimizer]
 
 
 class FollowerRun(SchedulerRun):

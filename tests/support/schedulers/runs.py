@@ -56,3 +56,8 @@ def lrs_of(optimizer: Optimizer) -> list[float]:
 def learning_rate(peak: float, curve: Curve, step: int) -> float:
     """Return float32(float32(peak) · curve(step)), whose product is exact in double."""
     return float(np.float32(float(np.float32(peak)) * float(curve(step))))
+
+
+def learning_rates(peaks: Sequence[float], curve: Curve, step: int) -> list[float]:
+    """Return the learning rate of each group, given its peak."""
+    return [learning_rate(peak, curve, step) for peak in peaks]

@@ -1,0 +1,174 @@
+"""`last_epoch`, states and the printed form of schedulers and followers.
+
+`clocks/test_definition` resumes them under generated curves, clocks and values.
+"""
+
+import copy
+import io
+import pickle
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from support.curves.descriptions import build, descriptions
+from support.curves.strategies import magnitudes
+from support.runs.definition import RunOracle
+from support.runs.scheduler_run import SchedulerRun
+from support.schedulers.runs import advance, learning_rates, lrs_of, optimizer_with
+from support.training.steps import through_file
+from support.wrong import raises
+from torch.optim import SGD
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    SequentialLR,
+)
+
+from plateau_jax import CurveWarning, DataClock, PlateauCurve, StagedCurve
+from torch_bridge import follow, lambda_lr
+
+pytestmark = pytest.mark.usefixtures("short_windows")
+
+CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
+LINEAR = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
+
+last_epochs = st.one_of(magnitudes(-1, 2**31 - 3), st.sampled_from((np.int32(-1), 2**63 - 5)))
+
+
+@given(curve=descriptions(range(4)).map(build), last_epoch=last_epochs)
+def test_run_begins_after_last_epoch(curve, last_epoch):
+    run = SchedulerRun(curve, last_epoch=last_epoch)
+    oracle = RunOracle(run)
+    first = int(last_epoch) + 1
+    assert run.values() == oracle.values_at(first)
+    run.train(2)
+    assert (run.scheduler.curve_step, run.scheduler.last_epoch) == (first + 2, first + 2)
+    assert run.values() == oracle.values_at(first + 2)
+    optimizer_state = run.save()["optimizer"]
+    run.start(optimizer_state, last_epoch=first + 1)
+    assert run.values() == oracle.values_at(first + 2)
+
+
+# States.
+
+
+def test_trainer_loads_by_builders_strict():
+    saved = SchedulerRun(CURVE)
+    saved.train(40)
+    state = saved.save()
+    run = SchedulerRun(LINEAR, strict=False)
+    run.optimizer, run.scheduler = copy.deepcopy((run.optimizer, run.scheduler))
+    with raises(ValueError, "differ from", unchanged=[run]):
+        run.load_scheduler(state, strict=True)
+    with pytest.warns(CurveWarning, match=r"differ from step 0 on\. .* continues at step 40"):
+        run.load_scheduler(state)  # as a trainer does
+    assert run.values() == learning_rates(run.peaks, LINEAR, 40)
+
+
+def test_state_and_pickle_are_small_and_share_nothing():
+    run = SchedulerRun(CURVE)
+    run.train(200)
+    file = io.BytesIO()
+    state = run.scheduler.state_dict()
+    torch.save(state, file)
+    assert file.tell() < 10_000
+    assert len(pickle.dumps(run.scheduler)) < 10_000
+    before = copy.deepcopy(state)
+    run.scheduler.load_state_dict(state)
+    run.train(1)
+    assert state == before
+
+
+@pytest.mark.parametrize(
+    "build", [lambda_lr, lambda optimizer, curve: follow(optimizer, "weight_decay", curve)]
+)
+def test_loaded_value_may_be_smaller_than_any_base(build):
+    curve = StagedCurve([(1, 1.0), (10, 1e-36, "exponential")])
+    optimizer = optimizer_with([1e-3], weight_decay=1e-3)
+    scheduler = build(optimizer, curve)
+    for _ in range(11):
+        optimizer.step()
+        scheduler.step()
+    resumed_optimizer = optimizer_with([1e-3], weight_decay=1e-3)
+    resumed_optimizer.load_state_dict(optimizer.state_dict())
+    resumed = build(resumed_optimizer, curve)
+    resumed.load_state_dict(scheduler.state_dict())
+    assert resumed.get_last_lr() == scheduler.get_last_lr()
+
+
+def test_saved_base_of_a_follower_warns_until_it_is_set():
+    saved = follow(optimizer_with([0.5, 0.5], weight_decay=0.5), "weight_decay", CURVE)
+    for _ in range(20):
+        saved.step()
+    optimizer = optimizer_with([0.5, 0.5], weight_decay=0.25)
+    decay = follow(optimizer, "weight_decay", CURVE)
+    message = r"saved with 0\.5, now 0\.25\. .* with 0\.5; .*set_base_value\(…\)"
+    with pytest.warns(CurveWarning, match=message):
+        decay.load_state_dict(through_file(saved.state_dict()))
+    assert decay.base_values == [0.5, 0.5]
+    decay.set_base_value([0.25, 0.125])
+    values = [group["weight_decay"] for group in optimizer.param_groups]
+    assert values == learning_rates([0.25, 0.125], CURVE, 20)
+    again = follow(optimizer_with([0.5, 0.5], weight_decay=0.5), "weight_decay", CURVE)
+    again.load_state_dict(through_file(decay.state_dict()))
+    assert again.base_values == [0.25, 0.125]
+    decay.load_state_dict(saved.state_dict())  # a rollback in a run that has set its base
+
+
+def inverse_decay(optimizer):
+    return LambdaLR(optimizer, lambda step: 1 / (1 + step))
+
+
+def warmup_then_cosine(optimizer):
+    warmup = LinearLR(optimizer, 0.1, total_iters=5)
+    decay = CosineAnnealingLR(optimizer, 50)
+    return SequentialLR(optimizer, [warmup, decay], [5])
+
+
+def chain(optimizer):
+    return ChainedScheduler([warmup_then_cosine(optimizer)])
+
+
+@pytest.mark.parametrize("optimizer_first", [False, True])
+@pytest.mark.parametrize("build_without_a_curve", [inverse_decay, warmup_then_cosine, chain])
+def test_state_without_a_curve_continues_at_its_step(build_without_a_curve, optimizer_first):
+    old_optimizer = optimizer_with([0.5, 0.25])
+    old_scheduler = build_without_a_curve(old_optimizer)
+    advance(old_optimizer, old_scheduler, 12)
+    optimizer = optimizer_with([0.5, 0.25])
+    scheduler = lambda_lr(optimizer, CURVE)
+    if optimizer_first:
+        optimizer.load_state_dict(through_file(old_optimizer.state_dict()))
+    with pytest.warns(CurveWarning, match="without a curve: this curve continues at step 12"):
+        scheduler.load_state_dict(copy.deepcopy(old_scheduler.state_dict()))
+    for step in (12, 13):
+        assert lrs_of(optimizer) == learning_rates([0.5, 0.25], CURVE, step)
+        advance(optimizer, scheduler)
+
+
+def test_step_in_a_state_may_be_edited():
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 12)
+    state = scheduler.state_dict()
+    state["last_epoch"] += 7
+    scheduler.load_state_dict(state)
+    assert lrs_of(optimizer) == learning_rates([0.5], CURVE, 19)
+
+
+# The printed form.
+
+
+@pytest.mark.parametrize("make_value", [float, torch.tensor])
+def test_print_shows_curve_clock_and_values(make_value):
+    kind = partial(SGD, momentum=0.5)
+    run = SchedulerRun(CURVE, [0.5], DataClock(4), make_value=make_value, kind=kind)
+    follower = follow(run.optimizer, "momentum", CURVE)
+    run.update(count=20)
+    follower.step(run.scheduler.curve_step)
+    assert str(run.scheduler) == f"lambda_lr({CURVE}, curve_step=5, unit=4, lr=0.25)"
+    assert str(follower) == f"follow({CURVE}, curve_step=5, momentum=0.25)"
