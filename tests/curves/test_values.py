@@ -17,7 +17,7 @@ from support.numerics.oracle import (
     is_nearest_float32,
     is_promised,
 )
-from support.numerics.shapes import SAMPLES, SAMPLES_ABOVE_ZERO
+from support.numerics.shapes import SAMPLES
 
 from plateau_jax import StagedCurve
 from plateau_jax.shapes.known_shapes import SHAPES
@@ -179,41 +179,3 @@ def test_border_of_tiny_levels_does_not_rise():
     with ignore_curve_warnings():
         curve = StagedCurve([(130, second), (130, 0.0)], start=first)
     check_monotone(curve(range(261)), first, 0.0)
-
-
-@pytest.mark.parametrize("power", [1.5, 2, 3, 7, 12.5, 16, 20])
-@pytest.mark.parametrize("length", [2**10, 2**14, 3 * 2**12, 10_000])
-def test_powers_are_monotone_at_every_step(power, length):
-    # At x = 2^-k an integer power is a power of two, far below 2⁻⁶²: its logarithm has no fraction.
-    steps = range(length + 1)
-    rising = StagedCurve([(length, 1.0, f"1-x^{power}")], start=0.0)
-    check_monotone(rising(steps), 0.0, 1.0)
-    falling = StagedCurve([(length, 0.0, f"(1-x)^{power}")], start=1.0)
-    check_monotone(falling(steps), 1.0, 0.0)
-
-
-@pytest.mark.parametrize("shape", SAMPLES_ABOVE_ZERO)
-@pytest.mark.parametrize("low", [0.5, 0.75, 1 - 2.0**-23])
-def test_slow_stages_are_monotone(shape, low):
-    """From one step to the next these move by about the error of the arithmetic."""
-    distance = rounding_border_above(low) - Fraction(low)
-    for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 3e-7, 1e-6):
-        high = min(low + width, 1.0)
-        # On a line the stage is at the border at this fraction of its steps.
-        fraction = distance / (Fraction(high) - Fraction(low))
-        rising = StagedCurve([(MAX_STEP, high, shape)], start=low)
-        check_monotone(rising(steps_around(fraction)), low, high)
-        falling = StagedCurve([(MAX_STEP, low, shape)], start=high)
-        check_monotone(falling(steps_around(1 - fraction)), high, low)
-
-
-def rounding_border_above(level):
-    """Return the middle between a float32 and the next."""
-    following = np.nextafter(np.float32(level), np.float32(1))
-    return (Fraction(level) + Fraction(float(following))) / 2
-
-
-def steps_around(fraction):
-    """Return 6000 steps around a fraction of the largest step."""
-    middle = min(max(int(fraction * MAX_STEP), 0), MAX_STEP)
-    return np.clip(middle + np.arange(-3_000, 3_000), 0, MAX_STEP)
