@@ -170,17 +170,15 @@ def test_state_of_another_kind_is_named(build, build_other):
     assert DIFFERENT not in message
 
 
-@of_every_part
 @pytest.mark.parametrize("value", [None, [], 5, torch.ones(2)], ids=repr)
-def test_value_that_is_no_state_is_shown(build, value):
-    message = check_rejected(build(), value)
+def test_value_that_is_no_state_is_shown(value):
+    message = check_rejected(scheduler(), value)
     assert message.startswith(f"state_dict = {value!r} is not the state of ")
 
 
-@of_every_part
 @pytest.mark.parametrize("path", ["a.pt", Path("a.pt")], ids=repr)
-def test_path_instead_of_a_state(build, path):
-    message = check_rejected(build(), path)
+def test_path_instead_of_a_state(path):
+    message = check_rejected(scheduler(), path)
     assert message.startswith(f"state_dict = {path!r} is a path")
     assert "load the file first" in message
 

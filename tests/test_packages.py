@@ -174,12 +174,6 @@ def test_plateau_jax_never_imports_torch_bridge():
             assert not any(name.startswith("torch_bridge") for name in _imports()[module])
 
 
-@pytest.mark.parametrize("library", ["safetensors.torch", "torch.distributed.checkpoint"])
-def test_file_format_of_checkpoints_is_known_to_one_file(library):
-    importing = {module for module in _trees() if library in _imported_names(module)}
-    assert importing == {"torch_bridge.training.checkpointing.file_format"}
-
-
 # Versions of dependencies.
 
 

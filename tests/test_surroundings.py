@@ -1,18 +1,16 @@
-"""Curves in unusual surroundings: threads, forked processes, folders with spaces."""
+"""Curves in unusual surroundings: threads and forked processes."""
 
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from support.data.loaders import WORKERS
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from torch.utils.data import DataLoader, Dataset
 
-from plateau_jax import PlateauCurve, optax_schedule
-from torch_bridge import Checkpoints, lambda_lr
+from plateau_jax import PlateauCurve
+from torch_bridge import lambda_lr
 
 pytestmark = WORKERS
 
@@ -74,14 +72,6 @@ def test_schedulers_in_several_threads():
     assert in_threads(lrs_of_a_run) == [LRS] * THREADS
 
 
-@pytest.mark.slow
-def test_schedule_that_several_threads_share():
-    schedule = optax_schedule(CURVE, PEAK)
-    steps = jnp.arange(len(STEPS))
-    for values in in_threads(lambda: schedule(steps)):
-        np.testing.assert_array_equal(values, LRS)
-
-
 # Forked processes. JAX does not support them, so they use NumPy and torch alone.
 
 
@@ -110,22 +100,3 @@ def test_curve_in_the_workers_of_a_loader():
         assert lrs_of(optimizer) == [LRS[update]]
         advance(optimizer, scheduler)
     assert multipliers == MULTIPLIERS
-
-
-# Folders.
-
-
-def test_checkpoints_in_a_folder_with_spaces(tmp_path):
-    folder = tmp_path / "My runs (2), größer 100%"
-    folder.mkdir()
-    optimizer = optimizer_with([PEAK])
-    scheduler = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler, 30)
-    checkpoints = Checkpoints(folder / "check points")
-    checkpoints.save(30, wait=True, optimizer=optimizer, scheduler=scheduler)
-
-    resumed_optimizer = optimizer_with([PEAK])
-    resumed = lambda_lr(resumed_optimizer, CURVE)
-    again = Checkpoints(folder / "check points")
-    assert again.load(optimizer=resumed_optimizer, scheduler=resumed) == 30
-    assert lrs_of(resumed_optimizer) == [LRS[30]]

@@ -4,10 +4,9 @@ import copy
 import json
 import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from math import inf, nan
 from typing import Any
 
@@ -26,9 +25,6 @@ from support.curves.wrong_values import (
     AN_INTEGER,
     FINITE,
     IN_0_TO_1,
-    NOT_PAIRS,
-    NOT_PERCENTAGES,
-    NOT_SHAPES,
     in_range,
 )
 from support.design.design import fault_of
@@ -37,73 +33,21 @@ from support.numerics.shapes import WITH_POWER
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.arguments.checks import Message, message_of
 
-# Where the arguments of a curve are written.
-PYTHON = "Python"
-JSON = "JSON"  # for `from_dict`, `--from FILE` and the design page
-COMMAND = "command"
-EVERYWHERE = (PYTHON, JSON, COMMAND)
 
-Check = Callable[..., None]
-"""check(arguments, error, beginning, *parts): the arguments are rejected with this message."""
-
-
-@dataclass
-class Values:
-    """Wrong values of one argument."""
-
-    values: Sequence[Any]
-    error: type[Exception]
-    requirement: str
-    """A part of the message."""
-    tried_in: Sequence[str] = EVERYWHERE
-
-
-@dataclass
-class WrongValue:
-    value: Any
-    error: type[Exception]
-    requirement: str
-
-    def beginning(self, argument):
-        """Return the beginning of the message, which shows at most 200 characters on one line."""
-        shown = " ".join(repr(self.value).split())
-        return f"{argument} = {shown[:150]}"
-
-
-def each_value(*rows):
-    """Run a test for each value of each row, wherever it is tried."""
-    cases = []
-    for row in rows:
-        for place in row.tried_in:
-            for value in row.values:
-                wrong = WrongValue(value, row.error, row.requirement)
-                cases.append(pytest.param(place, wrong, id=f"{place}-{value!r:.40}"))
-    return pytest.mark.parametrize(("check", "wrong"), cases, indirect=["check"])
-
-
-@pytest.fixture
-def check(request, capsys, tmp_path):
-    if request.param == PYTHON:
-        return check_in_python
-    if request.param == JSON:
-        return partial(check_in_json, tmp_path / "curve.json", capsys)
-    return partial(check_on_command_line, capsys)
-
-
-def check_in_python(arguments, error, beginning, *parts):
+def check_in_python(arguments, error, beginning, part):
     written = with_kind(arguments)
     curve_type = {"plateau": PlateauCurve, "staged": StagedCurve}[written.pop("kind")]
     with pytest.raises(error) as caught:
         curve_type(**written)
-    check_message(str(caught.value), beginning, *parts)
+    check_message(str(caught.value), beginning, part)
     check_error(caught.value, error, beginning)
 
 
-def check_in_json(file, capsys, arguments, error, beginning, *parts):
+def check_in_json(file, capsys, arguments, error, beginning, part):
     text = json.dumps(with_kind(arguments))
     with pytest.raises(error) as caught:
         Curve.from_dict(json.loads(text))
-    check_message_with_lists(str(caught.value), beginning, *parts)
+    check_message_with_lists(str(caught.value), beginning, part)
     check_error(caught.value, error, beginning)
     check_design_page(json.loads(text), message_of(caught.value))
     file.write_text(text)
@@ -111,10 +55,10 @@ def check_in_json(file, capsys, arguments, error, beginning, *parts):
     assert printed.endswith(f"curve.json: {caught.value}\n")
 
 
-def check_on_command_line(capsys, arguments, error, beginning, *parts):
+def check_on_command_line(capsys, arguments, error, beginning, part):
     printed = error_of(capsys, *command_words(with_kind(arguments)))
     assert len(printed.splitlines()) == 1
-    check_message_with_lists(printed, f"python -m plateau_jax: error: {beginning}", *parts)
+    check_message_with_lists(printed, f"python -m plateau_jax: error: {beginning}", part)
 
 
 def with_kind(arguments):
@@ -144,15 +88,14 @@ def command_words(arguments):
     return words
 
 
-def check_message(message, beginning, *parts):
+def check_message(message, beginning, part):
     assert message.startswith(beginning)
-    for part in parts:
-        assert part in message
+    assert part in message
 
 
-def check_message_with_lists(message, *parts):
+def check_message_with_lists(message, beginning, part):
     """Compare a message about JSON or the command line, which have lists in place of tuples."""
-    check_message(with_lists(message), *map(with_lists, parts))
+    check_message(with_lists(message), with_lists(beginning), with_lists(part))
 
 
 def with_lists(text):
@@ -187,59 +130,85 @@ def check_design_page(arguments, message):
     assert fault["path"][:common] == path[:common]
 
 
-# One argument of each check has every kind of wrong value. One value of each other argument shows
-# that it is checked.
+# Every kind of wrong value, in Python: of one argument for each check.
 
 NOT_INTEGERS = [True, np.True_, 10.5, 10.0, None, nan, 3j, np.float32(10), [10], Fraction(10)]
 NOT_COUNTS = ["k", ".5k", "1,5k", "-1k", "1e3k", "0x1B", "1_0k", "10kB", "9" * 5000 + "k"]
+NOT_NUMBERS_OF_STEPS = ["10%", "1e99999", "1e-999999999", "ten", "nan", "10K", "5m", "2b", "1.5T"]
+NOT_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), {85, 10}, frozenset((85, 10)), {85: 0, 10: 0}]
+NOT_PERCENTAGES = ["-1%", "100.0001%", "nan%", "inf%", "%", "2%%", "2 % 3", "1/2%", "2%\n."]
+NOT_SHAPES = [
+    "x^2",
+    "1 - x^2",
+    "1-x**2",
+    "1-X^2",
+    "(1-x)2",
+    "1-x",
+    "",
+    "sqrt",
+    "Linear",
+    2,
+    ["linear"],
+]
+# Items of a dictionary or a set have no order that the user chose.
+NOT_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
+NOT_STAGES = [5, "ab", None, (), (1, 0.5, "linear", 2), {10, 0.5}]
 
 
-@each_value(
-    Values(NOT_INTEGERS, TypeError, A_COUNT, [PYTHON]),
-    Values([10.5, "10%", "1e99999", "1e-999999999", "ten", "nan"], TypeError, A_COUNT),
-    Values(["10K", "5m", "2b", "1G", "1.5T"], TypeError, A_COUNT),
-    Values(NOT_COUNTS, TypeError, A_COUNT, [PYTHON, JSON]),
-    Values(["1.2345k", "0.0000001M"], ValueError, "be a whole number; "),
-    # JSON, TOML and OmegaConf read 2e5 as a float.
-    Values([2e5], TypeError, "'2B': write 200000"),
-    Values([0, -5], ValueError, in_range(1, MAX_STEP)),
-    Values([MAX_STEP + 1, 10**50], ValueError, A_STEP),
-)
-def test_total_steps(check, wrong):
-    arguments = {"total_steps": wrong.value}
-    check(arguments, wrong.error, wrong.beginning("total_steps"), wrong.requirement)
+@dataclass
+class Values:
+    """Wrong values of one argument."""
+
+    argument: str
+    values: Sequence[Any]
+    error: type[Exception]
+    requirement: str
+    """A part of the message."""
 
 
-@each_value(
-    Values([0.1, "rest", "half"], TypeError, "percentage of total_steps such as '2%'"),
-    Values([100], ValueError, in_range(0, "total_steps - 1 = 99")),
-    Values([*NOT_PERCENTAGES, f"{'9' * 5000}%"], ValueError, A_PERCENTAGE, [PYTHON, JSON]),
-)
-def test_warmup_steps(check, wrong):
-    arguments = {"warmup_steps": wrong.value}
-    check(arguments, wrong.error, wrong.beginning("warmup_steps"), wrong.requirement)
+VALUES = [
+    Values("total_steps", [*NOT_INTEGERS, *NOT_COUNTS, *NOT_NUMBERS_OF_STEPS], TypeError, A_COUNT),
+    Values("total_steps", ["1.2345k", "0.0000001M"], ValueError, "be a whole number; "),
+    Values("total_steps", [0, -5], ValueError, in_range(1, MAX_STEP)),
+    Values("total_steps", [MAX_STEP + 1, 10**50], ValueError, A_STEP),
+    Values("warmup_steps", [0.1, "rest"], TypeError, "percentage of total_steps such as '2%'"),
+    Values("warmup_steps", [*NOT_PERCENTAGES, f"{'9' * 5000}%"], ValueError, A_PERCENTAGE),
+    Values("min_lr_ratio", ["0.1", 0j, [0.1], np.True_, True, None], TypeError, A_NUMBER),
+    Values("min_lr_ratio", [nan, inf, -inf], ValueError, FINITE),
+    Values("min_lr_ratio", [-0.1, 1.0000000000000002, 2, 10**150], ValueError, IN_0_TO_1),
+    Values("decay_shape", [None, *NOT_SHAPES, "exponential"], ValueError, A_DECAY_SHAPE),
+    Values("decay_shape", ["1-x^20.01", "(1-x)^20.01", "1-x^0.049"], ValueError, "P in [0.05, 20]"),
+    Values("plateaus", NOT_SEQUENCES, TypeError, "sequence of pairs (start, duration)"),
+    Values("absolute_plateaus", [5], TypeError, "in steps"),
+    Values("stages", [{"warmup": 5}], TypeError, "sequence of stages"),
+]
 
 
-@each_value(
-    Values(["0.1", 0j, [0.1], np.True_, None], TypeError, A_NUMBER, [PYTHON]),
-    Values([True, "10%"], TypeError, A_NUMBER, [PYTHON, JSON]),
-    Values([nan, inf, -inf], ValueError, FINITE, [PYTHON, JSON]),
-    Values([-0.1, 1.0000000000000002, 2, 10**150], ValueError, IN_0_TO_1, [PYTHON, JSON]),
-)
-def test_min_lr_ratio(check, wrong):
-    arguments = {"min_lr_ratio": wrong.value}
-    check(arguments, wrong.error, wrong.beginning("min_lr_ratio"), wrong.requirement)
+@pytest.mark.parametrize("row", VALUES, ids=lambda row: f"{row.argument}-{row.requirement}")
+def test_values(row):
+    for value in row.values:
+        beginning = f"{row.argument} = {shown(value)}"
+        check_in_python({row.argument: value}, row.error, beginning, row.requirement)
 
 
-@each_value(
-    Values([None], ValueError, A_DECAY_SHAPE, [PYTHON]),
-    Values([*NOT_SHAPES, "exponential"], ValueError, A_DECAY_SHAPE, [PYTHON, JSON]),
-    Values(["t^-1"], ValueError, A_DECAY_SHAPE),
-    Values(["1-x^20.01", "(1-x)^20.01", "1-x^0.049"], ValueError, "P in [0.05, 20]"),
-)
-def test_decay_shape(check, wrong):
-    arguments = {"decay_shape": wrong.value}
-    check(arguments, wrong.error, wrong.beginning("decay_shape"), wrong.requirement)
+def shown(value):
+    """Return a value as the beginning of its message shows it, on one line."""
+    return " ".join(repr(value).split())[:150]
+
+
+ITEMS = [
+    Values("plateaus", NOT_PAIRS, TypeError, "pair (start, duration) in percent"),
+    Values("plateaus", [(100.5, 10), (10, -0.5), (5, 300)], ValueError, "0 … 100 %; for steps"),
+    Values("absolute_plateaus", [5], TypeError, "pair"),
+    Values("stages", NOT_STAGES, TypeError, "a stage"),
+]
+
+
+@pytest.mark.parametrize("row", ITEMS, ids=lambda row: f"{row.argument}-{row.requirement}")
+def test_items(row):
+    for value in row.values:
+        beginning = f"{row.argument}[0] = {shown(value)}"
+        check_in_python({row.argument: [value]}, row.error, beginning, row.requirement)
 
 
 NOT_POWERS = ["", "1e-1", " 2", "2\n", "1_0", "½", "inf", "2" * 10**6, "0.5" + "0" * 30]
@@ -248,36 +217,12 @@ NOT_POWERS = ["", "1e-1", " 2", "2\n", "1_0", "½", "inf", "2" * 10**6, "0.5" + 
 @pytest.mark.parametrize("formula", WITH_POWER)
 @pytest.mark.parametrize("power", NOT_POWERS, ids="{:.20}".format)
 def test_power_of_a_shape(formula, power):
-    wrong = WrongValue(formula.replace("P", power), ValueError, "a decimal for P")
-    arguments = {"stages": [(5, 0.5, wrong.value)]}
-    check_in_python(arguments, ValueError, wrong.beginning("stages[0].shape"), wrong.requirement)
+    shape = formula.replace("P", power)
+    beginning = f"stages[0].shape = {shown(shape)}"
+    check_in_python({"stages": [(5, 0.5, shape)]}, ValueError, beginning, "a decimal for P")
 
 
-NOT_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
-
-
-@each_value(Values(NOT_SEQUENCES, TypeError, "sequence of pairs (start, duration)", [PYTHON]))
-def test_plateaus(check, wrong):
-    arguments = {"plateaus": wrong.value}
-    check(arguments, wrong.error, wrong.beginning("plateaus"), wrong.requirement)
-
-
-@each_value(
-    Values(NOT_PAIRS, TypeError, "pair (start, duration) in percent", [PYTHON]),
-    Values([(-1, 10), (100.5, 10), (10, -0.5), (500, 300)], ValueError, "0 … 100 %; for steps"),
-)
-def test_plateau(check, wrong):
-    arguments = {"plateaus": [(20, 5), wrong.value]}
-    check(arguments, wrong.error, wrong.beginning("plateaus[1]"), wrong.requirement)
-
-
-@each_value(
-    Values([5, "ab", None, (), (1, 0.5, "linear", 2), {10, 0.5}], TypeError, "a stage", [PYTHON]),
-    Values([(5, 0, "(1-x)^2", 1)], TypeError, "be a stage (steps, to, shape)"),
-)
-def test_stage(check, wrong):
-    arguments = {"stages": [(5,), wrong.value]}
-    check(arguments, wrong.error, wrong.beginning("stages[1]"), wrong.requirement)
+# One value of every argument, wherever it can be written.
 
 
 @dataclass
@@ -288,10 +233,17 @@ class Wrong:
     error: type[Exception]
     beginning: str
     part: str
-    tried_in: Sequence[str] = EVERYWHERE
 
 
 ARGUMENTS = [
+    Wrong({"total_steps": 10.5}, TypeError, "total_steps = 10.5", A_COUNT),
+    Wrong({"total_steps": "1e99999"}, TypeError, "total_steps = '1e99999'", A_COUNT),
+    # JSON, TOML and OmegaConf read 2e5 as a float.
+    Wrong({"total_steps": 2e5}, TypeError, "total_steps = 200000.0", "'2B': write 200000"),
+    Wrong({"total_steps": MAX_STEP + 1}, ValueError, "total_steps = 2147483648", A_STEP),
+    Wrong({"min_lr_ratio": 2}, ValueError, "min_lr_ratio = 2", IN_0_TO_1),
+    Wrong({"decay_shape": "t^-1"}, ValueError, "decay_shape = 't^-1'", A_DECAY_SHAPE),
+    Wrong({"warmup_steps": 100}, ValueError, "warmup_steps = 100 must", "total_steps - 1 = 99"),
     Wrong({"warmup_steps": "1K"}, TypeError, "warmup_steps = '1K'", A_COUNT),
     Wrong({"warmup_steps": "100%"}, ValueError, "warmup_steps = 100 must", "steps - 1 = 99"),
     Wrong({"warmup_steps": 3 * 10**9}, ValueError, "warmup_steps = 3000000000", A_STEP),
@@ -299,9 +251,8 @@ ARGUMENTS = [
     Wrong({"warmup_shape": "1-x^2"}, ValueError, "warmup_shape = '1-x^2'", "'linear', 'cosine'"),
     # Plateaus.
     Wrong({"plateaus": [("9,5", 5)]}, TypeError, "plateaus[0].start = '9,5'", A_NUMBER),
-    Wrong({"plateaus": [(5, nan)]}, ValueError, "plateaus[0].duration = nan", FINITE, [PYTHON]),
-    Wrong({"absolute_plateaus": 5}, TypeError, "absolute_plateaus = 5", "in steps", [PYTHON]),
-    Wrong({"absolute_plateaus": [5]}, TypeError, "absolute_plateaus[0] = 5", "pair", [PYTHON]),
+    Wrong({"plateaus": [(5, "x")]}, TypeError, "plateaus[0].duration = 'x'", A_NUMBER),
+    Wrong({"plateaus": [(-1, 10)]}, ValueError, "plateaus[0] = (-1, 10)", "0 … 100 %; for steps"),
     Wrong(
         {"warmup_steps": 10, "absolute_plateaus": [(20, 5), (9, 5)]},
         ValueError,
@@ -339,7 +290,7 @@ ARGUMENTS = [
         "StagedCurve",
     ),
     # Stages.
-    Wrong({"stages": {"warmup": 5}}, TypeError, "stages = {", "sequence of stages", [PYTHON, JSON]),
+    Wrong({"stages": [(5, 0, "(1-x)^2", 1)]}, TypeError, "stages[0] = (5,", "a stage (steps, to,"),
     Wrong({"stages": [("Rest",)]}, TypeError, "stages[0].steps = 'Rest'", "the word 'rest'; a"),
     Wrong({"stages": [(-1, 0.5)]}, ValueError, "stages[0].steps = -1", in_range(0, MAX_STEP)),
     Wrong({"stages": [("2%", 1)]}, ValueError, "stages[0].steps = '2%'", "needs total_steps"),
@@ -360,14 +311,12 @@ ARGUMENTS = [
         ValueError,
         "stages[0].shape = 'exponential': an",
         "or to 0",
-        [PYTHON, JSON],
     ),
     Wrong(
         {"stages": [(5, 0.5, "t^-2")]},
         ValueError,
         "stages[0].shape = 't^-2': a t^-2 stage from",
         "to 0",
-        [PYTHON, JSON],
     ),
     Wrong(
         {"stages": [("rest",), ("rest",)], "total_steps": 9},
@@ -387,28 +336,20 @@ ARGUMENTS = [
         "stages add up to 12 steps",
         "",
     ),
-    # There is no advice to write 'rest': nothing is left for it.
-    Wrong(
-        {"stages": [(5, 1), (5,)], "total_steps": 9},
-        ValueError,
-        "stages add up to 10",
-        "total_steps = 9\n",
-        [COMMAND],
-    ),
 ]
 
 
-@pytest.mark.parametrize(
-    ("check", "wrong"),
-    [
-        pytest.param(place, wrong, id=f"{place}-{wrong.beginning}")
-        for wrong in ARGUMENTS
-        for place in wrong.tried_in
-    ],
-    indirect=["check"],
-)
-def test_arguments(check, wrong):
-    check(wrong.arguments, wrong.error, wrong.beginning, wrong.part)
+@pytest.mark.parametrize("wrong", ARGUMENTS, ids=lambda wrong: wrong.beginning)
+def test_arguments(wrong, tmp_path, capsys):
+    expected = (wrong.arguments, wrong.error, wrong.beginning, wrong.part)
+    check_in_python(*expected)
+    check_in_json(tmp_path / "curve.json", capsys, *expected)
+    check_on_command_line(capsys, *expected)
+
+
+def test_rest_is_not_advised_if_nothing_is_left():
+    with pytest.raises(ValueError, match=r"^stages add up to 10 .* total_steps = 9$"):
+        StagedCurve([(5, 1), (5,)], total_steps=9)
 
 
 # Curves within curves.

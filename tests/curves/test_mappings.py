@@ -214,10 +214,13 @@ def test_omegaconf_names_missing_values():
         DataClock(8),
         PLAN,
         PlateauCurve,
+        "cosine",
+        0.5,
+        None,
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_only_resembles_a_mapping(value):
+def test_neither_a_curve_nor_a_mapping(value):
     with pytest.raises(TypeError, match=r"^curve = .* must be a Curve"):
         lambda_lr(optimizer_of(), value)
     with pytest.raises(TypeError, match=r"^arguments = .* must be a mapping"):

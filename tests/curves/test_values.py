@@ -1,26 +1,16 @@
 """Values of every kind of curve against the exact formulas, for every kind of step."""
 
-from fractions import Fraction
-
 import numpy as np
-import pytest
 from hypothesis import example, given, strategies as st
-from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
-from support.curves.strategies import MAX_STEP, randoms
+from support.curves.strategies import randoms
 from support.examples import examples
-from support.numerics.borders import steps_near_midpoints
 from support.numerics.oracle import (
     Oracle,
     are_equal,
-    can_join,
     is_nearest_float32,
     is_promised,
 )
-from support.numerics.shapes import SAMPLES, SAMPLES_ABOVE_ZERO
-
-from plateau_jax import StagedCurve
-from plateau_jax.shapes.known_shapes import SHAPES
 
 
 def check_values(description, steps):
@@ -46,19 +36,6 @@ def check_monotone(values, start, end):
 def test_values_are_within_the_promised_error(case):
     description, steps = case
     check_values(description, steps)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@given(data=st.data())
-def test_values_near_rounding_borders_are_exact_and_monotone(shape, data):
-    description, step = data.draw(steps_near_midpoints((shape,)))
-    check_values(description, [step])
-    curve = build(description)
-    spans = Oracle(description).spans()
-    (span,) = [span for span in spans if span[0] <= step < span[1]]
-    begin, end, part = span
-    near = np.clip(step + np.arange(-300, 300), begin, end - 1)
-    check_monotone(curve(near), part.start, part.end)
 
 
 @given(
@@ -102,15 +79,6 @@ def test_first_step_of_every_segment_is_nearest_float32(description):
         assert is_nearest_float32(curve(border), oracle(border)), border
 
 
-@given(steps_near_midpoints(least=Fraction(1, 2**38)))
-def test_cooldown_starts_at_nearest_float32_near_borders(case):
-    parent, at = case
-    cooldown = {"cooldown": parent, "at": at, "steps": 1, "to": 0.0, "shape": "1-sqrt"}
-    curve = build(cooldown)
-    oracle = Oracle(cooldown)
-    assert is_nearest_float32(curve(at), oracle(at))
-
-
 @given(descriptions_and_steps(size=8, scaled=True))
 @example(({"stages": [(2,), (2, 0.2), (2, 0.5), (2,)], "start": 0.5}, [1]))
 def test_flat_parts_are_flat(case):
@@ -143,77 +111,3 @@ def test_stages_are_monotone_and_within_0_and_1(description, random):
         check_monotone(values, part.start, part.end)
         assert (values >= 0).all()
         assert (values <= 1).all()
-
-
-def check_stage(length, start, end, shape):
-    """Check that a stage between tiny levels is monotone, and exact at both ends."""
-    with ignore_curve_warnings():
-        curve = StagedCurve([(length, end, shape)], start=start)
-    for first in (0, length // 4, length // 2 - 500, length - 1000):
-        steps = np.arange(first, first + 1001).clip(0, MAX_STEP)
-        check_monotone(curve(steps), start, end)
-    assert curve([0, length]).tolist() == [np.float32(start), np.float32(end)]
-
-
-@pytest.mark.parametrize("shape", SAMPLES)
-@pytest.mark.parametrize(
-    ("low", "high"),
-    [
-        (1e-12, 2e-12),
-        (1e-20, 1.5e-19),
-        (2.0**-126, 2.0**-61),
-    ],
-)
-def test_tiny_levels_are_monotone_in_both_directions(shape, low, high):
-    if not can_join(shape, low, high):
-        return
-    check_stage(1000, low, high, shape)
-    check_stage(10**6, high, low, shape)
-    check_stage(MAX_STEP, high, low, shape)
-
-
-def test_border_of_tiny_levels_does_not_rise():
-    """The first stage ends where the second begins, to the last bit of both."""
-    first = 2.182832815997069e-16
-    second = 2.034716295652536e-16
-    with ignore_curve_warnings():
-        curve = StagedCurve([(130, second), (130, 0.0)], start=first)
-    check_monotone(curve(range(261)), first, 0.0)
-
-
-@pytest.mark.parametrize("power", [1.5, 2, 3, 7, 12.5, 16, 20])
-@pytest.mark.parametrize("length", [2**10, 2**14, 3 * 2**12, 10_000])
-def test_powers_are_monotone_at_every_step(power, length):
-    # At x = 2^-k an integer power is a power of two, far below 2⁻⁶²: its logarithm has no fraction.
-    steps = range(length + 1)
-    rising = StagedCurve([(length, 1.0, f"1-x^{power}")], start=0.0)
-    check_monotone(rising(steps), 0.0, 1.0)
-    falling = StagedCurve([(length, 0.0, f"(1-x)^{power}")], start=1.0)
-    check_monotone(falling(steps), 1.0, 0.0)
-
-
-@pytest.mark.parametrize("shape", SAMPLES_ABOVE_ZERO)
-@pytest.mark.parametrize("low", [0.5, 0.75, 1 - 2.0**-23])
-def test_slow_stages_are_monotone(shape, low):
-    """From one step to the next these move by about the error of the arithmetic."""
-    distance = rounding_border_above(low) - Fraction(low)
-    for width in (1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 3e-7, 1e-6):
-        high = min(low + width, 1.0)
-        # On a line the stage is at the border at this fraction of its steps.
-        fraction = distance / (Fraction(high) - Fraction(low))
-        rising = StagedCurve([(MAX_STEP, high, shape)], start=low)
-        check_monotone(rising(steps_around(fraction)), low, high)
-        falling = StagedCurve([(MAX_STEP, low, shape)], start=high)
-        check_monotone(falling(steps_around(1 - fraction)), high, low)
-
-
-def rounding_border_above(level):
-    """Return the middle between a float32 and the next."""
-    following = np.nextafter(np.float32(level), np.float32(1))
-    return (Fraction(level) + Fraction(float(following))) / 2
-
-
-def steps_around(fraction):
-    """Return 6000 steps around a fraction of the largest step."""
-    middle = min(max(int(fraction * MAX_STEP), 0), MAX_STEP)
-    return np.clip(middle + np.arange(-3_000, 3_000), 0, MAX_STEP)

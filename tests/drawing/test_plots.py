@@ -264,11 +264,6 @@ def test_lines_and_spans_differ_without_colour(ax):
 # Errors.
 
 
-@wrong(TypeError, "curves[0] = ", "must be a Curve")
-def test_number_instead_of_a_curve():
-    plot(5)
-
-
 @wrong(ValueError, "there is no curve")
 def test_no_curves():
     plot()

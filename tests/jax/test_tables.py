@@ -7,19 +7,9 @@ import pytest
 from hypothesis import given, strategies as st
 from support.curves.descriptions import build, curves_and_steps, descriptions
 from support.examples import examples
-from support.jax.jax_cases import STEPS, assert_equal_bits, in_one_form, in_one_of_two_sizes
-from support.numerics.borders import curves_near_borders
+from support.jax.jax_cases import STEPS, assert_equal_bits, in_one_form
 
 from plateau_jax import PlateauCurve, StagedCurve, multiplier, stack
-
-
-@pytest.mark.slow
-@examples(50)
-@given(curves_near_borders())
-def test_values_near_rounding_borders_match_numpy_bits(case):
-    curve, steps = case
-    table = in_one_of_two_sizes(curve)
-    assert_equal_bits(multiplier(table, steps), curve(steps))
 
 
 @jax.jit

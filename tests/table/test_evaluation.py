@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from jax.extend.core import ClosedJaxpr
 from support.curves.descriptions import curves_and_steps
 from support.jax.jax_cases import NESTED, STEPS, assert_equal_bits
-from support.numerics.borders import values_of_a_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from plateau_jax import multiplier, optax_schedule
@@ -23,7 +22,6 @@ from plateau_jax.table.evaluation import (
     WideTable,
     evaluate,
     in_int32,
-    scale_down,
 )
 from torch_bridge import multiplier as torch_multiplier, tensors
 
@@ -50,14 +48,65 @@ def test_product_by_halves_is_rounded_down_once(a, b, offset, shift):
     assert evaluate(in_numpy, columns, np.int32(offset)) == expected
 
 
-@given(st.lists(st.tuples(values_of_a_table, st.integers(61, 200)), min_size=1))
-def test_array_libraries_round_as_python_does(pairs):
-    pairs.append((0, 0))
-    numbers, exponents = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
-    exponents = exponents.astype(np.int32)
+def next_to_a_border(digits, order, distance):
+    """Return an integer next to the middle between two float32."""
+    return max(((2 * digits + 1) << order) + distance, 2**54)
+
+
+VALUES = st.integers(2**54, 2**62 - 1) | st.builds(
+    next_to_a_border,
+    digits=st.integers(2**23, 2**24 - 1),
+    order=st.integers(30, 36),
+    distance=st.integers(-2, 2),
+)
+
+
+def in_numpy(table, steps):
+    return evaluate(NUMPY, table, steps)
+
+
+def in_torch(table, steps):
+    return torch_multiplier(tensors(in_int32(table)), torch.from_numpy(steps))
+
+
+def in_torch_on_a_gpu(table, steps):
+    on_gpu = tensors(in_int32(table), "cuda")
+    return torch_multiplier(on_gpu, torch.from_numpy(steps).cuda()).cpu()
+
+
+compiled = jax.jit(multiplier)
+
+
+def in_jax(table, steps):
+    return compiled(in_int32(table), steps)
+
+
+@jax.enable_x64(True)
+def in_jax_with_x64(table, steps):
+    return multiplier(in_int32(table), steps)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        in_numpy,
+        in_torch,
+        pytest.param(in_torch_on_a_gpu, marks=pytest.mark.gpu),
+        in_jax,
+        in_jax_with_x64,
+    ],
+)
+@given(st.lists(st.tuples(st.just(0) | VALUES, st.integers(61, 200)), min_size=64, max_size=64))
+@example([(2**61 + 2**37 + 1, exponent) for exponent in (62, 126, 127, 187, 188, 189)])
+@example([(2**61 - 2**37, 187)])  # its nearest float32 is subnormal: 0, not 2⁻¹²⁶
+def test_every_library_rounds_as_python_does(function, pairs):
+    """Each step has a piece of its own, which is constant."""
+    values, exponents = map(list, zip(*pairs, strict=True))
+    coefficients = np.array([[0] * len(values), values], np.int64)
+    row = np.zeros(1, np.int32)
+    table = WideTable(row, row, row, np.array(exponents, np.int32), coefficients)
     expected = np.float32([round_to_float32(*pair) for pair in pairs])
-    rounded = scale_down(np, numbers.astype(np.float32), exponents)
-    assert_equal_bits(rounded, expected)
+    assert_equal_bits(function(table, np.arange(len(pairs), dtype=np.int32)), expected)
 
 
 @given(curves_and_steps((0, 1, 2, 18), 8, scaled=True))

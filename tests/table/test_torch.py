@@ -5,17 +5,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, strategies as st
+from hypothesis import given
 from support.curves.descriptions import curves_and_steps
 from support.examples import examples
 from support.jax.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits
-from support.numerics.borders import curves_near_borders, values_of_a_table
 from support.training.cuda_graphs.graphs import no_waiting
 
 from plateau_jax import PlateauCurve, stack
-from plateau_jax.numerics import round_to_float32
 from torch_bridge import multiplier, tensors
-from torch_bridge.training.device_clocks import tensor_table
 
 MAX_STEP = 2**31 - 1
 cases = curves_and_steps((0, 1, 2, 18, 19, 30), scaled=True)
@@ -57,16 +54,6 @@ def test_table_matches_numpy_bits_in_every_mode(device, case):
         assert_equal_bits(values.cpu(), curve(steps))
 
 
-@_devices
-@examples(100)
-@given(curves_near_borders())
-def test_table_matches_numpy_bits_at_rounding_borders(device, case):
-    curve, steps = case
-    table = tensors(curve.table, device)
-    values = multiplier(table, torch.from_numpy(steps).to(device))
-    assert_equal_bits(values.cpu(), curve(steps))
-
-
 @_every_curve
 @pytest.mark.parametrize("empty", [torch.zeros(0, 3, dtype=torch.int32), torch.tensor([])])
 def test_empty_steps_give_empty_values(curve, empty):
@@ -94,18 +81,6 @@ def test_step_may_have_any_integer_dtype(dtype):
         for step, scalar in zip(fitting, on_device, strict=True):
             value = multiplier(table, scalar)
             assert_equal_bits(value, np.float32(curve(int(step))))
-
-
-@given(st.lists(st.tuples(st.just(0) | values_of_a_table, st.integers(60, 222)), min_size=1))
-@example([(2**61 + 2**37 + 1, exponent) for exponent in (62, 126, 127, 187, 188, 189)])
-@example([(2**61 - 2**37, 187)])  # its nearest float32 is subnormal: 0, not 2⁻¹²⁶
-def test_value_is_divided_by_any_power_of_two(pairs):
-    values, exponents = map(list, zip(*pairs, strict=True))
-    expected = np.float32([round_to_float32(*pair) for pair in pairs])
-    pieces = torch.arange(len(values))
-    exponent = torch.tensor(exponents, dtype=torch.int32)
-    multipliers = tensor_table.to_float32(torch.tensor(values), exponent, pieces)
-    assert_equal_bits(multipliers, expected)
 
 
 @pytest.mark.gpu

@@ -1,34 +1,14 @@
-"""Values that are wrong for several arguments, and parts of messages."""
+"""Requirements, as messages state them."""
 
 from collections.abc import Iterable
 
 from support.curves.strategies import MAX_STEP
 from support.numerics.shapes import FORMULAS, SHAPES_ALLOWING_ZERO
 
-# Items of a dictionary or a set have no order that the user chose.
-NOT_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), {85, 10}, frozenset((85, 10)), {85: 0, 10: 0}]
-NOT_PERCENTAGES = ["-1%", "100.0001%", "nan%", "inf%", "%", "2%%", "2 % 3", "1/2%", "2%\n."]
-NOT_SHAPES = [
-    "x^2",
-    "1 - x^2",
-    "1-x**2",
-    "1-X^2",
-    "(1-x)2",
-    "1-x",
-    "",
-    "sqrt",
-    "Linear",
-    2,
-    ["linear"],
-]
-
-# Requirements, as messages state them.
-
 AN_INTEGER = "must be an integer"
 A_COUNT = f"{AN_INTEGER} or text such as '10k', '5M' or '2B'"
 A_NUMBER = "must be a number"
 A_REAL_SCALAR = "must be a real scalar"
-A_CURVE = "must be a Curve"
 A_MAPPING = "must be a mapping"
 A_PEAK = "must be 0, or a finite float32 of at least 2**-126"
 A_STEP = f"{MAX_STEP}. To count samples or tokens, train with clock=DataClock(unit)"

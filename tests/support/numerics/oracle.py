@@ -83,11 +83,6 @@ class CurvePart:
         formula, power = formula_and_power(self.shape)
         return formula.level(mp, self.start, self.end, x, exactly(power))
 
-    def place_of(self, level: Any) -> Any:
-        """Return the fraction of the part's steps at which it reaches a level."""
-        formula, power = formula_and_power(self.shape)
-        return formula.place(mp, self.start, self.end, level, exactly(power))
-
     def times(self, factor: Any) -> "CurvePart":
         return replace(self, start=self.start * factor, end=self.end * factor)
 

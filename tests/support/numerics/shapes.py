@@ -18,8 +18,6 @@ class ShapeFormula:
     """The name that a user writes, with P in place of a number."""
     level: Callable[[Any, Any, Any, Any, Any], Any]
     """From mp, the start level, the end level, x in [0, 1] and P to the exact level."""
-    place: Callable[[Any, Any, Any, Any, Any], Any]
-    """From mp, the start level, the end level, a level between them and P to its x."""
     allows_zero: bool = True
     """False if both levels must be above 0."""
     powers: tuple[str, ...] = ()
@@ -37,48 +35,24 @@ def linear_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
     return a * (1 - x) + b * x
 
 
-def linear_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
-    return (level - a) / (b - a)
-
-
 def cosine_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
     return a + (b - a) * mp.sin(mp.pi * x / 2) ** 2
-
-
-def cosine_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
-    return 2 / mp.pi * mp.asin(mp.sqrt((level - a) / (b - a)))
 
 
 def root_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
     return a + (b - a) * mp.sqrt(x)
 
 
-def root_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
-    return ((level - a) / (b - a)) ** 2
-
-
 def exponential_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
     return a * (b / a) ** x
-
-
-def exponential_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
-    return mp.log(level / a) / mp.log(b / a)
 
 
 def power_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
     return a + (b - a) * x**power
 
 
-def power_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
-    return ((level - a) / (b - a)) ** (1 / power)
-
-
 def reversed_power_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
     return b + (a - b) * (1 - x) ** power
-
-
-def reversed_power_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
-    return 1 - ((level - b) / (a - b)) ** (1 / power)
 
 
 def inverse_power_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
@@ -87,25 +61,18 @@ def inverse_power_level(mp: Any, a: Any, b: Any, x: Any, power: Any) -> Any:
     return (first + (last - first) * x) ** -power
 
 
-def inverse_power_place(mp: Any, a: Any, b: Any, level: Any, power: Any) -> Any:
-    first = a ** (-1 / power)
-    last = b ** (-1 / power)
-    return (level ** (-1 / power) - first) / (last - first)
-
-
 _POWERS = ("0.05", "0.3", "3", "20")
 
 _FORMULAS = (
-    ShapeFormula("linear", linear_level, linear_place),
-    ShapeFormula("cosine", cosine_level, cosine_place),
-    ShapeFormula("1-sqrt", root_level, root_place),
-    ShapeFormula("exponential", exponential_level, exponential_place, allows_zero=False),
-    ShapeFormula("1-x^P", power_level, power_place, powers=_POWERS),
-    ShapeFormula("(1-x)^P", reversed_power_level, reversed_power_place, powers=_POWERS),
+    ShapeFormula("linear", linear_level),
+    ShapeFormula("cosine", cosine_level),
+    ShapeFormula("1-sqrt", root_level),
+    ShapeFormula("exponential", exponential_level, allows_zero=False),
+    ShapeFormula("1-x^P", power_level, powers=_POWERS),
+    ShapeFormula("(1-x)^P", reversed_power_level, powers=_POWERS),
     ShapeFormula(
         "t^-P",
         inverse_power_level,
-        inverse_power_place,
         allows_zero=False,
         powers=("0.25", "0.7", "2", "4"),
     ),
