@@ -124,9 +124,10 @@ class CurveScheduler:
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
         """Resume from the saved step of the curve.
 
-        A different curve is accepted if it has the same values at every step before the saved one;
-        and at that step too, if a unit is partly consumed or a hold rule has held the curve, unless
-        the saved curve ends there. A `DataClock` may have a different `count`.
+        A different curve is accepted if it has the same values at every step before the saved one.
+        With a clock, updates may have been made at that step already. If the state shows this, the
+        value there must be the same too, unless the saved curve ends there. A `DataClock` may have
+        a different `count`.
 
         Args:
             state_dict: A state that `state_dict` returned.

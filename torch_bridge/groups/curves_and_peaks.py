@@ -11,7 +11,7 @@ from torch_bridge.groups.optimizers import updates_made
 from torch_bridge.groups.options import GroupOption, as_number, check_length
 
 
-def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve]:
+def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve | None]:
     """Build the curve that a mapping describes, also within sequences of any depth.
 
     Return every other value as it is: the caller checks it.
@@ -26,7 +26,9 @@ def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve]:
     return [cast("Any", as_curves((*path, index), item)) for index, item in items]
 
 
-def curves_of(groups: Sequence[dict[str, Any]], curve: Curve | Sequence[Curve]) -> list[Curve]:
+def curves_of(
+    groups: Sequence[dict[str, Any]], curve: Curve | Sequence[Curve | None]
+) -> list[Curve]:
     """Return a curve for each group, from one curve for all groups or a sequence of curves."""
     if isinstance(curve, Curve):
         return [curve] * len(groups)
@@ -39,7 +41,7 @@ def curves_of(groups: Sequence[dict[str, Any]], curve: Curve | Sequence[Curve]) 
             )
         )
     check_length("curve", curve, len(groups))
-    return list(curve)
+    return cast("list[Curve]", [*curve])
 
 
 def curves_of_groups_with(

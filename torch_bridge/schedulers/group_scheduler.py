@@ -141,7 +141,7 @@ class GroupScheduler(LRScheduler):
         self._groups.curves = [*curves]
 
     @property
-    def _last_lr(self) -> list[Any]:
+    def _last_lr(self) -> list[Any]:  # a copy: programs delete items of removed groups
         return [*self._groups.last]
 
     @_last_lr.setter
@@ -226,7 +226,6 @@ class GroupScheduler(LRScheduler):
     @last_epoch.setter
     def last_epoch(self, updates: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         before = self._position
-        updates = max(updates, -1)
         if updates == before.updates:
             return
         if updates < 0 and before.updates <= 0:  # torch's `SequentialLR` takes back first steps
@@ -238,7 +237,7 @@ class GroupScheduler(LRScheduler):
                 "another step, call scheduler.load_state_dict(state)"
             )
         else:
-            self._position = start_position(self._clock, updates, max(updates, 0))
+            self._position = start_position(self._clock, max(updates, -1), max(updates, 0))
             self._restart_advice()
 
     @property

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from torch.optim import Optimizer
 
-from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import AnyCurve, Curve
 from plateau_jax.runs.group_values import GroupValues
 from torch_bridge.groups.curves_and_peaks import as_curves, curves_of, curves_of_groups_with
@@ -59,7 +58,7 @@ class ScheduledGroups:
         """True if groups without the option are ignored."""
         if isinstance(given, Curve):
             self.curve = given
-        elif option.name != "lr" and checks.is_ordered(given) and None in given:
+        elif option.name != "lr" and isinstance(given, list) and None in given:
             self._skips_groups = True
             given = curves_of_groups_with(option, groups, given)
         known = [*self.present()]
