@@ -92,6 +92,7 @@ INTRODUCTION = """
 """What the first page of the site has in place of its link to the README."""
 
 INHERITED_MEMBERS = {
+    "plateau_jax.BatchPlan": "",
     "plateau_jax.Curve": "",
     "plateau_jax.DataClock": "",
     "plateau_jax.HoldBelow": "",

@@ -95,7 +95,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The example of a public name runs without the imports of its module: users copy it alone."""
+    """Run the example of each public name without its module's imports: users copy it alone."""
     for item in items:
         if isinstance(item, pytest.DoctestItem) and _is_of_public_name(item.dtest):
             item.dtest.globs.clear()

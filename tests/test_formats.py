@@ -171,7 +171,7 @@ def test_state_of_another_kind_is_named(build, build_other):
 
 
 @pytest.mark.parametrize("value", [None, [], 5, torch.ones(2)], ids=repr)
-def test_value_that_is_no_state_is_shown(value):
+def test_value_that_is_not_a_state_is_shown(value):
     message = check_rejected(scheduler(), value)
     assert message.startswith(f"state_dict = {value!r} is not the state of ")
 

@@ -18,7 +18,7 @@ MAX_COUNT = MAX_CONSUMED - 1
 
 
 @dataclass(frozen=True)
-class DataClock(Storable):
+class DataClock(Storable, kind="data"):
     """A clock that counts samples or tokens, `unit` of them for each step of the curve.
 
         curve_step = consumed // unit,    consumed = the sum of the counts of all earlier updates
@@ -54,8 +54,6 @@ class DataClock(Storable):
     >>> DataClock(64, count=512).to_dict()
     {'kind': 'data', 'unit': 64, 'count': 512}
     """
-
-    _kind = "data"
 
     unit: int
     count: int | None

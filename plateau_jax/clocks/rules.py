@@ -31,7 +31,7 @@ class FlatState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HoldUntilFlat(HoldRule):
+class HoldUntilFlat(HoldRule, kind="hold_until_flat"):
     """Hold the curve at the first step of each plateau until a metric stops improving.
 
     Without a hold rule, each update moves the run to the next step of the curve. While a hold rule
@@ -76,8 +76,6 @@ class HoldUntilFlat(HoldRule):
     ...     print(scheduler.curve_step, end=" ")
     1 2 2 2 2 3 4
     """
-
-    _kind = "hold_until_flat"
 
     patience: int
     _: KW_ONLY
@@ -164,7 +162,7 @@ class BelowState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HoldBelow(HoldRule):
+class HoldBelow(HoldRule, kind="hold_below"):
     """Hold the curve at its step for a number of updates once a metric has fallen to a value.
 
     The value is reached at the first update with, in float32,
@@ -192,8 +190,6 @@ class HoldBelow(HoldRule):
     >>> HoldBelow(0.5, 100)
     HoldBelow(value=0.5, steps=100, every=1)
     """
-
-    _kind = "hold_below"
 
     value: float
     steps: int

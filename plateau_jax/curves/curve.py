@@ -54,8 +54,8 @@ class Curve(Storable):
 
     _depth: int  # of nested derived curves
 
-    def __init_subclass__(cls, kind: str) -> None:
-        cls._kind = kind
+    def __init_subclass__(cls, *, kind: str) -> None:
+        super().__init_subclass__(kind=kind)
         serialization.CURVE_CLASSES[kind] = cls
 
     def _set_segments(

@@ -11,7 +11,8 @@ from plateau_jax.table.evaluation import Table
 def stack(curves: Iterable[AnyCurve]) -> Table:
     """Stack the tables of several curves for `vmap`: each array has a leading axis of curves.
 
-    A shorter table repeats its last row and piece, which changes no value.
+    A shorter table repeats its last row and piece, and pieces of lower degree begin with
+    coefficients of 0, which changes no value.
 
     Args:
         curves: At least one curve, or mapping that `Curve.from_dict` reads. A step is an update,

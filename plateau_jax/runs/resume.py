@@ -99,10 +99,11 @@ def resume(
 def _is_step_used(position: Position, *, has_rules: bool) -> bool:
     """Return True if updates were made at the step of the curve that comes next.
 
-    An update with a count of 0 shows only at step 0.
+    An update with a count of 0 leaves a trace only at step 0.
     """
     updates, step = max(position.updates, 0), position.step
-    return position.rest > 0 or step == 0 < updates or (has_rules and step != updates)
+    has_update_at_0 = step == 0 and updates > 0
+    return position.rest > 0 or has_update_at_0 or (has_rules and step != updates)
 
 
 def check_resume(

@@ -8,10 +8,18 @@ from plateau_jax.arguments.curve_warning import suppress_warnings
 
 
 class Storable:
-    """The base class of frozen dataclasses that programs save, pickle and copy."""
+    """The base class of frozen dataclasses that programs save, pickle and copy.
+
+    Every field is an argument of the constructor, which checks it. A class names its kind:
+    `class DataClock(Storable, kind="data")`.
+    """
 
     _kind: ClassVar[str]
     """The value of `"kind"` in `to_dict`."""
+
+    def __init_subclass__(cls, *, kind: str | None = None) -> None:
+        if kind is not None:
+            cls._kind = kind
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
@@ -23,7 +31,7 @@ class Storable:
         names = [item.name for item in fields(cast("Any", self))]
         return {name: _to_plain_value(getattr(self, name)) for name in names}
 
-    # The constructor checks the arguments. Otherwise unpickling would copy whatever a file contains
+    # Built again, so that the arguments are checked: unpickling would copy whatever a file contains
     # into the value, even under `weights_only`, which checks classes but not states. Warnings are
     # suppressed: the value gave them when it was first built.
     def __setstate__(self, state: Mapping[str, Any]) -> None:

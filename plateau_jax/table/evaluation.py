@@ -33,7 +33,8 @@ class Table(NamedTuple):
 
     The curve decides how many rows and pieces it needs. Both numbers are rounded up to powers of
     two, and a shorter table repeats its last row and piece. A curve of straight lines alone has
-    pieces of degree 1. `stack` adds a leading axis to each array.
+    pieces of degree 1. `stack` adds a leading axis to each array, and coefficients of 0 to pieces
+    of lower degree.
 
     >>> from plateau_jax import StagedCurve
     >>> table = StagedCurve([(100, 1.0), (900,), (64, 0.5)]).table

@@ -33,7 +33,7 @@ class _Phase(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BatchPlan(Storable):
+class BatchPlan(Storable, kind="batch_plan"):
     """A schedule of batch sizes: a function of the samples or tokens consumed so far.
 
         plan(consumed) = the batch size of the last pair whose threshold is at most consumed
@@ -311,10 +311,6 @@ class BatchPlan(Storable):
             counts.append(_micro_batches_of(batch, label, micro_batch, processes))
         return counts
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the pairs as plain JSON values."""
-        return {"pairs": [list(pair) for pair in self.pairs]}
-
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> "BatchPlan":
         """Build the plan that `to_dict` described.
@@ -327,9 +323,10 @@ class BatchPlan(Storable):
         >>> BatchPlan.from_dict(plan.to_dict()) == plan
         True
         """
-        if not isinstance(arguments, Mapping) or set(arguments) != {"pairs"}:
-            one_key = "have the one key 'pairs', as to_dict returns it"
-            problem = f"{one_key}; or the plan was {DIFFERENT_VERSION}"
+        is_plan = isinstance(arguments, Mapping) and arguments.get("kind") == cls._kind
+        if not is_plan or set(arguments) != {"kind", "pairs"}:
+            form = f"be {{'kind': {cls._kind!r}, 'pairs': …}}, as to_dict returns it"
+            problem = f"{form}; or the plan was {DIFFERENT_VERSION}"
             raise ValueError(checks.must("arguments", arguments, problem))
         return cls(arguments["pairs"])
 

@@ -218,8 +218,10 @@ def test_digests_are_sha256_of_files(saved):
     """So that any tool can check them."""
     content = (saved / "2" / TENSORS).read_bytes()
     digest = hashlib.sha256(content).hexdigest()
-    manifest = (saved / "2" / MANIFEST).read_text()
-    assert json.loads(manifest)["files"] == {TENSORS: digest}
+    manifest = json.loads((saved / "2" / MANIFEST).read_text())
+    assert manifest["files"] == {TENSORS: digest}
+    entries = "kind format step save_index world_size parts files sha256"
+    assert list(manifest) == entries.split()
 
 
 def test_each_file_is_verified_by_one_rank(tmp_path):

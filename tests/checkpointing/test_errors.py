@@ -255,3 +255,10 @@ def test_values_that_a_checkpoint_cannot_hold(tmp_path, value, message):
         checkpoints.save(1, part=Part({"a": value}))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_part_named_wait(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "run")
+    with pytest.raises(TypeError, match=r"^wait = .* must be a bool; no part"):
+        checkpoints.save(1, model=bare_linear(), wait=Part({}))
+    assert not list(tmp_path.iterdir())

@@ -213,7 +213,7 @@ def memory(entry):
     reason="the system does not reset the peak of a process's memory",
 )
 @pytest.mark.skipif(
-    TorchVersion(torch.__version__) < "2.13",  # of those before, 2.9 was measured
+    TorchVersion(torch.__version__) < "2.13",  # of the older versions, only 2.9 was measured
     reason="torch 2.9 frees what it has read only when Python collects garbage",
 )
 @pytest.mark.parametrize(("layers", "width", "limit"), [(8, 1024, 1.5), (1, 2896, 3.2)])

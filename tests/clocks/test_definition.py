@@ -1,4 +1,4 @@
-"""All that moves along a curve follows the definition of its values, under every clock.
+"""All that follows a curve has the values that the definition gives, under every clock.
 
 A test draws a program: updates, and between them ways to resume, and new peaks.
 """
@@ -149,11 +149,11 @@ def as_tuple(rules):
 
 
 @st.composite
-def cases(draw, kind, curves, max_unit=2**40):
+def cases(draw, clock_kind, curves, max_unit=2**40):
     """Draw a curve, and a clock of this kind."""
-    if kind == "held":
+    if clock_kind == "held":
         return draw(held_curves), as_tuple(draw(holds))
-    if kind == "updates":
+    if clock_kind == "updates":
         return draw(curves.filter(is_not_scaled)), None
     curve = draw(curves)
     if curve.unit is not None and draw(st.booleans()):
@@ -169,15 +169,15 @@ COMPILED = {
     "samples": st.sampled_from([(scaled(), None), (STAIRS, DataClock(8, count=20))]),
     "held": st.just((STAIRS, ONE_OF_EACH)),
 }
-every_clock = pytest.mark.parametrize("clock", COMPILED)
+every_clock = pytest.mark.parametrize("clock_kind", COMPILED)
 
 
-def of_one_group(kind, drawn_cases):
+def of_one_group(run_class, drawn_cases):
     """Draw a run of one group."""
 
     def build_run(case):
         curve, clock = case
-        return kind(curve, [0.3], clock)
+        return run_class(curve, [0.3], clock)
 
     return drawn_cases.map(build_run)
 
@@ -248,7 +248,7 @@ def draw_updates(data, run, counts):
         counts = st.sampled_from([None, 0]) | counts
     drawn_counts = data.draw(st.lists(counts, min_size=UPDATES, max_size=UPDATES))
     drawn_metrics = data.draw(metrics(UPDATES))
-    if run.skips_nonfinite:  # often
+    if run.skips_nonfinite:  # make skips frequent
         skipped = data.draw(st.lists(st.booleans(), min_size=3, max_size=3))
         for index, is_skipped in enumerate(skipped):
             drawn_metrics[index] = np.float32("nan" if is_skipped else 0.7)
@@ -281,8 +281,8 @@ def check(runs, counts, data):
 @every_clock
 @examples(100)
 @given(data=st.data())
-def test_scheduler_follows_its_definition(clock, data):
-    check(scheduler_runs(clock), any_count, data)
+def test_scheduler_follows_its_definition(clock_kind, data):
+    check(scheduler_runs(clock_kind), any_count, data)
 
 
 @examples(100)
@@ -294,22 +294,22 @@ def test_follower_follows_its_definition(data):
 @every_clock
 @examples(60)
 @given(data=st.data())
-def test_training_step_follows_its_definition(clock, data):
-    check(of_one_group(StepRun, cases(clock, short_curves)), any_count, data)
+def test_training_step_follows_its_definition(clock_kind, data):
+    check(of_one_group(StepRun, cases(clock_kind, short_curves)), any_count, data)
 
 
 @every_clock
 @examples(60)
 @given(data=st.data())
-def test_numpy_scheduler_follows_its_definition(clock, data):
-    check(of_one_group(NumPyRun, cases(clock, any_curve)), any_count, data)
+def test_numpy_scheduler_follows_its_definition(clock_kind, data):
+    check(of_one_group(NumPyRun, cases(clock_kind, any_curve)), any_count, data)
 
 
 @every_clock
 @examples(40)
 @given(data=st.data())
-def test_jax_transformation_follows_its_definition(clock, data):
-    check(of_one_group(OptaxRun, COMPILED[clock]), jax_counts, data)
+def test_jax_transformation_follows_its_definition(clock_kind, data):
+    check(of_one_group(OptaxRun, COMPILED[clock_kind]), jax_counts, data)
 
 
 def check_scan(drawn_cases, data):
@@ -320,13 +320,13 @@ def check_scan(drawn_cases, data):
 @every_clock
 @examples(40)
 @given(data=st.data())
-def test_scan_follows_its_definition(clock, data):
-    check_scan(COMPILED[clock], data)
+def test_scan_follows_its_definition(clock_kind, data):
+    check_scan(COMPILED[clock_kind], data)
 
 
 @pytest.mark.slow
 @every_clock
 @examples(10)
 @given(data=st.data())
-def test_scan_of_any_clock_follows_its_definition(clock, data):
-    check_scan(cases(clock, short_curves, max_unit=2**28), data)
+def test_scan_of_any_clock_follows_its_definition(clock_kind, data):
+    check_scan(cases(clock_kind, short_curves, max_unit=2**28), data)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from support.clocks.holds import CURVE, PATIENT
 from support.curves.descriptions import CURVES_IN_UNITS_OF_8, scaled
+from support.curves.requirements import A_NUMBER, A_REAL_SCALAR, AN_INTEGER, at_least, in_range
 from support.curves.strategies import MAX_STEP
-from support.curves.wrong_values import A_NUMBER, A_REAL_SCALAR, AN_INTEGER, at_least, in_range
 from support.schedulers.runs import optimizer_with
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step

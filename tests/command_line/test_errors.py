@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import error_of, output_of
-from support.curves.wrong_values import A_COUNT, A_MAPPING, AN_INTEGER
+from support.curves.requirements import A_COUNT, A_MAPPING, AN_INTEGER
 
 from plateau_jax import PlateauCurve
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.commands import error_of
-from support.curves.strategies import MAX_STEP
-from support.curves.wrong_values import (
+from support.curves.requirements import (
     A_COUNT,
     A_DECAY_SHAPE,
     A_MAPPING,
@@ -27,6 +26,7 @@ from support.curves.wrong_values import (
     IN_0_TO_1,
     in_range,
 )
+from support.curves.strategies import MAX_STEP
 from support.design.design import fault_of
 from support.numerics.shapes import WITH_POWER
 
@@ -184,11 +184,11 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("row", VALUES, ids=lambda row: f"{row.argument}-{row.requirement}")
-def test_values(row):
-    for value in row.values:
-        beginning = f"{row.argument} = {shown(value)}"
-        check_in_python({row.argument: value}, row.error, beginning, row.requirement)
+@pytest.mark.parametrize("wrong", VALUES, ids=lambda wrong: f"{wrong.argument}-{wrong.requirement}")
+def test_wrong_values(wrong):
+    for value in wrong.values:
+        beginning = f"{wrong.argument} = {shown(value)}"
+        check_in_python({wrong.argument: value}, wrong.error, beginning, wrong.requirement)
 
 
 def shown(value):
@@ -204,11 +204,11 @@ ITEMS = [
 ]
 
 
-@pytest.mark.parametrize("row", ITEMS, ids=lambda row: f"{row.argument}-{row.requirement}")
-def test_items(row):
-    for value in row.values:
-        beginning = f"{row.argument}[0] = {shown(value)}"
-        check_in_python({row.argument: [value]}, row.error, beginning, row.requirement)
+@pytest.mark.parametrize("wrong", ITEMS, ids=lambda wrong: f"{wrong.argument}-{wrong.requirement}")
+def test_wrong_items(wrong):
+    for value in wrong.values:
+        beginning = f"{wrong.argument}[0] = {shown(value)}"
+        check_in_python({wrong.argument: [value]}, wrong.error, beginning, wrong.requirement)
 
 
 NOT_POWERS = ["", "1e-1", " 2", "2\n", "1_0", "½", "inf", "2" * 10**6, "0.5" + "0" * 30]
@@ -340,7 +340,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("wrong", ARGUMENTS, ids=lambda wrong: wrong.beginning)
-def test_arguments(wrong, tmp_path, capsys):
+def test_wrong_arguments(wrong, tmp_path, capsys):
     expected = (wrong.arguments, wrong.error, wrong.beginning, wrong.part)
     check_in_python(*expected)
     check_in_json(tmp_path / "curve.json", capsys, *expected)

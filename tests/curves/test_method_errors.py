@@ -10,8 +10,7 @@ from math import inf, nan
 
 import numpy as np
 import pytest
-from support.curves.strategies import MAX_STEP
-from support.curves.wrong_values import (
+from support.curves.requirements import (
     A_NUMBER,
     A_PEAK,
     A_SHAPE,
@@ -21,6 +20,7 @@ from support.curves.wrong_values import (
     at_most,
     in_range,
 )
+from support.curves.strategies import MAX_STEP
 from support.numerics.shapes import SAMPLES_ABOVE_ZERO
 from support.wrong import raises, wrong
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from support.curves.requirements import A_SHAPE, AN_INTEGER, IN_0_TO_1, in_range
 from support.curves.strategies import MAX_STEP
-from support.curves.wrong_values import A_SHAPE, AN_INTEGER, IN_0_TO_1, in_range
 from support.numerics.shapes import SAMPLES_ABOVE_ZERO
 from support.wrong import raises, wrong
 

@@ -169,7 +169,7 @@ PLAN = BatchPlan([(0, 500_000), (2 * 10**9, 4_000_000)])
 
 def test_text_is_read_alike_in_files_and_in_python():
     pairs = [["0", "5e5"], ["2e9", "4_000_000"]]
-    assert BatchPlan.from_dict({"pairs": pairs}) == PLAN
+    assert BatchPlan.from_dict({"kind": "batch_plan", "pairs": pairs}) == PLAN
     assert BatchPlan(pairs) == PLAN
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.curves.wrong_values import at_least, in_range
+from support.curves.requirements import at_least, in_range
 from support.data.loaders import build, epoch, process
 from support.wrong import raises, wrong
 from torch.nested import nested_tensor

@@ -1,7 +1,7 @@
 """Arguments of `count_updates`; `test_loader` counts the updates of real loaders."""
 
 import pytest
-from support.curves.wrong_values import AN_INTEGER, at_least
+from support.curves.requirements import AN_INTEGER, at_least
 from support.wrong import wrong
 
 from torch_bridge import count_updates

@@ -1,8 +1,8 @@
 """What the design page says about a wrong curve, peak or log, and at which field."""
 
 import pytest
+from support.curves.requirements import A_MAPPING, A_NUMBER, in_range
 from support.curves.strategies import MAX_STEP
-from support.curves.wrong_values import A_MAPPING, A_NUMBER, in_range
 from support.design.design import PEAK, answer_about, fault_of
 from support.forecasts.logs import LOSSES, STEPS, csv_of, opened
 

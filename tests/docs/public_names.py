@@ -35,7 +35,7 @@ def public_signatures() -> set[str]:
 
 
 def methods_of(value: Any) -> Iterator[str]:
-    """Yield the public methods of a class, without those of torch, and of `Curve` in a subclass."""
+    """Yield the public methods of a class, except torch's and what a curve has from `Curve`."""
     if not inspect.isclass(value):
         return
     of_all_curves = Curve.__mro__ if issubclass(value, Curve) and value is not Curve else ()

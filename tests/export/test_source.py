@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, strategies as st
 from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, curves_and_steps, descriptions
+from support.curves.requirements import A_PEAK
 from support.curves.strategies import MAX_STEP
-from support.curves.wrong_values import A_PEAK
 from support.examples import examples
 from support.golden.curves import CURVES
 from support.numerics.shapes import SAMPLES

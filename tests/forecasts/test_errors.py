@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from support.curves.wrong_values import A_NUMBER, at_least, in_range
+from support.curves.requirements import A_NUMBER, at_least, in_range
 from support.forecasts.logs import CURVE, PEAK, STEPS, kept_losses, logged, rows_of, with_losses
 from support.wrong import wrong
 

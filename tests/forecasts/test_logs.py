@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
-from support.curves.wrong_values import A_NUMBER
+from support.curves.requirements import A_NUMBER
 from support.docs.pages import ROOT, sections
 from support.examples import examples
 from support.forecasts.logs import csv_of, logged, rows_of

@@ -11,7 +11,7 @@ import optax
 import pytest
 from support.clocks.holds import BELOW, PEAK, STAIRS, UNTIL
 from support.curves.descriptions import scaled
-from support.curves.wrong_values import (
+from support.curves.requirements import (
     A_NUMBER,
     A_REAL_SCALAR,
     AN_INTEGER,

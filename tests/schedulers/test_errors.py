@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.clocks.holds import CURVE
 from support.curves.descriptions import scaled
-from support.curves.wrong_values import A_NUMBER, AN_INTEGER, at_least
+from support.curves.requirements import A_NUMBER, AN_INTEGER, at_least
 from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import optimizer_with
 from support.training.steps import through_file
@@ -66,6 +66,8 @@ def test_wrong_argument_of_lambda_lr(optimizer, error, parts, arguments):
         (ValueError, ["key = 'lr'", "use lambda_lr"], {"key": "lr"}),
         (ValueError, ["key = 'initial_lr'", "use lambda_lr"], {"key": "initial_lr"}),
         (TypeError, [A_NUMBER], {"key": "betas"}),
+        (TypeError, ["curve = 'cosine' must be a Curve"], {"curve": "cosine"}),
+        (TypeError, ["curve = ", " must be a Curve"], {"curve": torch.ones(2)}),
     ],
 )
 def test_wrong_argument_of_follow(optimizer, error, parts, arguments):
@@ -323,8 +325,3 @@ def test_follower_warns_of_a_different_curve():
     with pytest.warns(CurveWarning, match="differ from step 6 on.* at step 40 of"):
         new.scheduler.load_state_dict(old.scheduler.state_dict())
     assert new.scheduler.curve_step == 40
-
-
-@wrong(TypeError, "curve = 'cosine' must be a Curve")
-def test_name_of_a_shape_in_place_of_a_curve(optimizer):
-    follow(optimizer, "weight_decay", "cosine")

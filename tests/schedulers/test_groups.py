@@ -6,7 +6,14 @@ import weakref
 
 import pytest
 import torch
-from support.schedulers.runs import advance, learning_rate, lrs_of, new_parameter, optimizer_with
+from support.schedulers.runs import (
+    advance,
+    learning_rate,
+    learning_rates,
+    lrs_of,
+    new_parameter,
+    optimizer_with,
+)
 from torch.nn import Parameter
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import OneCycleLR, SequentialLR, StepLR
@@ -16,10 +23,6 @@ from plateau_jax.runs.group_values import GroupValues
 from torch_bridge import follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
-
-
-def learning_rates(step, *peaks):
-    return [learning_rate(peak, CURVE, step) for peak in peaks]
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def test_update_without_learning_rates_meets_no_group(optimizer):
     optimizer.step()
     optimizer.param_groups[0]["lr"] = 0.25
     advance(optimizer, scheduler, 3)
-    assert lrs_of(optimizer) == learning_rates(3, 0.25)
+    assert lrs_of(optimizer) == learning_rates([0.25], CURVE, 3)
 
 
 def test_loaded_state_of_fewer_groups_gives_every_group_its_peak():

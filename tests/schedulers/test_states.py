@@ -16,7 +16,13 @@ from support.curves.descriptions import build, descriptions
 from support.curves.strategies import magnitudes
 from support.runs.definition import RunOracle
 from support.runs.scheduler_run import SchedulerRun
-from support.schedulers.runs import advance, learning_rates, lrs_of, optimizer_with
+from support.schedulers.runs import (
+    advance,
+    learning_rates,
+    lrs_of,
+    new_parameter,
+    optimizer_with,
+)
 from support.training.steps import through_file
 from support.wrong import raises
 from torch.optim import SGD
@@ -172,3 +178,17 @@ def test_print_shows_curve_clock_and_values(make_value):
     follower.step(run.scheduler.curve_step)
     assert str(run.scheduler) == f"lambda_lr({CURVE}, curve_step=5, unit=4, lr=0.25)"
     assert str(follower) == f"follow({CURVE}, curve_step=5, momentum=0.25)"
+
+
+def test_state_of_a_follower_with_a_group_that_has_no_curve():
+    """The error comes at the next step; a state may be saved before it."""
+
+    def build():
+        optimizer = optimizer_with([0.5, 0.25])
+        return optimizer, follow(optimizer, "momentum", [CURVE, CURVE])
+
+    optimizer, scheduler = build()
+    optimizer.add_param_group({"params": [new_parameter()]})
+    _, resumed = build()
+    resumed.load_state_dict(scheduler.state_dict())
+    assert resumed.state_dict() == scheduler.state_dict()

@@ -15,10 +15,7 @@ from support.schedulers.runs import (
 from support.training.models import Net, mean_loss
 from support.training.steps import through_file
 from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.lr_scheduler import (
-    ConstantLR,
-    SequentialLR,
-)
+from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 
 from plateau_jax import CurveWarning, PlateauCurve
 from torch_bridge import TrainStep, follow, lambda_lr

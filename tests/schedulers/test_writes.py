@@ -200,7 +200,7 @@ def test_group_is_removed_with_its_base_and_curve(run):
     assert run.values() == on_line(UPDATES + 1, 0.25)
 
 
-def test_last_values_are_replaced_after_a_group_is_removed(run):
+def test_last_values_written_after_a_group_is_removed_are_ignored(run):
     del run.groups[0]
     run.scheduler._last_lr = run.values()
     run.train(2)
@@ -227,6 +227,9 @@ def test_lists_may_be_replaced_by_equal_ones(run):
     run.scheduler._last_lr = [*run.scheduler._last_lr]
     run.train(1)
     assert run.values() == on_line(UPDATES + 1, 0.5, 0.25)
+    written = [0.125, 0.25]
+    run.scheduler._last_lr = written
+    assert run.scheduler.get_last_lr() == written
     run.scheduler.lr_lambdas = [constant] * 2
     part = "the curves of a scheduler can't be changed"
     with raises(TypeError, part, unchanged=[run.optimizer]):

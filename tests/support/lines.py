@@ -22,7 +22,8 @@ class InterruptAtLine:
 
     Args:
         stop_at: The number of this line, from 1.
-        *traced: Files or folders whose lines count, in addition to those of this project.
+        *traced: Files or folders whose lines count, in addition to those of `torch_bridge`
+            and `plateau_jax.runs`.
     """
 
     def __init__(self, stop_at: int | None = None, *traced: str) -> None:

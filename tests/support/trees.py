@@ -48,7 +48,7 @@ def _first_difference(branches: Iterable[tuple[Any, Any, str]]) -> str | None:
 def _difference_of_tensors(one: Any, other: Any, path: str) -> str | None:
     if one.dtype != other.dtype or one.shape != other.shape:
         return f"{path}: {one.dtype} {tuple(one.shape)} != {other.dtype} {tuple(other.shape)}"
-    both_nan = ~(one == one) & ~(other == other)  # torch 2.9 has no `!=` of DTensors
+    both_nan = ~(one == one) & ~(other == other)  # torch 2.9 does not support `!=` on DTensors
     are_equal = (one == other) | both_nan
     if are_equal.all():
         return None

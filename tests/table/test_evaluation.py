@@ -100,11 +100,11 @@ def in_jax_with_x64(table, steps):
 @example([(2**61 + 2**37 + 1, exponent) for exponent in (62, 126, 127, 187, 188, 189)])
 @example([(2**61 - 2**37, 187)])  # its nearest float32 is subnormal: 0, not 2⁻¹²⁶
 def test_every_library_rounds_as_python_does(function, pairs):
-    """Each step has a piece of its own, which is constant."""
+    """Each step has a separate, constant piece."""
     values, exponents = map(list, zip(*pairs, strict=True))
     coefficients = np.array([[0] * len(values), values], np.int64)
-    row = np.zeros(1, np.int32)
-    table = WideTable(row, row, row, np.array(exponents, np.int32), coefficients)
+    zeros = np.zeros(1, np.int32)
+    table = WideTable(zeros, zeros, zeros, np.array(exponents, np.int32), coefficients)
     expected = np.float32([round_to_float32(*pair) for pair in pairs])
     assert_equal_bits(function(table, np.arange(len(pairs), dtype=np.int32)), expected)
 

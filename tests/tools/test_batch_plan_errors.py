@@ -2,7 +2,7 @@
 
 import pytest
 from support.curve_warnings import ignore_curve_warnings
-from support.curves.wrong_values import A_NUMBER, AN_INTEGER, at_least
+from support.curves.requirements import A_NUMBER, AN_INTEGER, at_least
 from support.wrong import raises, wrong
 
 from plateau_jax import BatchPlan, StagedCurve
@@ -40,7 +40,11 @@ def test_thresholds_that_do_not_increase_from_0(pairs):
     BatchPlan(pairs)
 
 
-@pytest.mark.parametrize("arguments", [5, [(0, 8)], {}, {"pairs": [[0, 8]], "unit": 3}], ids=repr)
+@pytest.mark.parametrize(
+    "arguments",
+    [5, [(0, 8)], {}, {"pairs": [[0, 8]]}, {"kind": "plateau", "pairs": [[0, 8]]}],
+    ids=repr,
+)
 @wrong(ValueError, "arguments = {arguments}", "as to_dict returns it", "a different version")
 def test_arguments_of_something_else(arguments):
     BatchPlan.from_dict(arguments)

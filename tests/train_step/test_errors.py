@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from support.curves.wrong_values import in_range
+from support.curves.requirements import in_range
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import CURVE, make_step
 from support.wrong import wrong
@@ -154,7 +154,7 @@ def test_model_of_inference_mode():
     make_step(model=model)
 
 
-@wrong(ValueError, "the model is on the meta device", "model.to_empty(device=...)")
+@wrong(ValueError, "parameters are on the meta device", "before you build the optimizer")
 def test_model_without_memory():
     make_step(model=Net().to("meta"))
 

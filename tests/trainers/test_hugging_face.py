@@ -1,4 +1,4 @@
-"""More ways to give Hugging Face's Trainer a curve; how its run resumes, or is refused."""
+"""More ways to give Hugging Face's Trainer a curve, and which changes stop a resume."""
 
 import sys
 import warnings
@@ -76,7 +76,7 @@ WITH_A_FILE = {
     SUBCLASS: """\
 import curve_trainer
 trainer = Trainer(model, arguments, train_dataset=dataset)""",
-    "warnings.filterwarnings(": "# warnings.filterwarnings(",  # as the file does
+    "warnings.filterwarnings(": "# warnings.filterwarnings(",  # the file sets this filter itself
 }
 
 
@@ -118,7 +118,7 @@ def resume(folder, before, after):
         (WITHOUT_A_CURVE, WITH_A_FILE, CurveWarning, "without a curve"),
     ],
 )
-def test_trainer_refuses_to_resume(before, after, error, part, tmp_path):
+def test_changed_schedule_stops_the_trainer(before, after, error, part, tmp_path):
     with pytest.raises(error, match=part):
         resume(tmp_path, before, after)
 

@@ -65,7 +65,7 @@ def end_message(
 
 
 def is_past_end(curves: Sequence[Curve], step: int) -> bool:
-    """Return True if a step is past the end of all curves."""
+    """Return True if a step is more than 10 steps and 1 % past the end of all curves."""
     if not curves:  # the optimizer has no parameter groups
         return False
     total = max(curve.total_steps for curve in curves)

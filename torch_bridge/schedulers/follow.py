@@ -147,9 +147,10 @@ class follow(GroupScheduler):
         with the base as the peak of a record; `key`; and `groups`, the indices of the groups that
         have the option.
         """
-        return FOLLOWER_FORMAT.build(
-            **self._state_entries(), key=self._key, groups=self._groups.indices()
-        )
+        entries = self._state_entries()
+        # Without a new group that has no curve yet, which has no record either.
+        groups = self._groups.indices()[: len(entries["records"])]
+        return FOLLOWER_FORMAT.build(**entries, key=self._key, groups=groups)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from the saved step and bases, and write the values into the groups.

@@ -203,7 +203,7 @@ class GroupScheduler(LRScheduler):
         """Write the values of new groups, if this is the scheduler that the program steps."""
         option = self._groups.option
         # Torch's `get_optimizer_state_dict` makes an update in which every learning rate is 0.
-        if not any(not option.is_in(group) or option.number_in(group) for group in new):
+        if all(option.is_in(group) and not option.number_in(group) for group in new):
             return
         if self.last_epoch < 0:  # it waits for its turn
             self._groups.keep_missing_bases()

@@ -260,8 +260,8 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
         If the state is that of a `ChainedScheduler` or `SequentialLR` with a `lambda_lr`, the state
         of the `lambda_lr` is loaded. The state of a scheduler without a curve, torch's or
-        transformers', is accepted with a warning: the run continues at the saved step of this
-        curve, with the saved peaks.
+        transformers', is accepted with a warning, with `clock=` only if `strict` is False: the run
+        continues at the saved step of this curve, with the saved peaks.
 
         Args:
             state_dict: A state that `state_dict` returned.

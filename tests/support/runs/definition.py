@@ -15,7 +15,8 @@ class RunOracle:
     """The values of a run at each update.
 
     Args:
-        run: A new run, of which only the curves, the peaks and the clock are read.
+        run: A new run. The oracle reads its curves, peaks, clock and `skips_nonfinite`, and rounds
+            with its `in_group`.
     """
 
     def __init__(self, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""How many updates the state of an optimizer shows; `test_warnings` has those of a run."""
+"""Which states of an optimizer show no updates; `test_warnings` tests runs with some."""
 
 from functools import partial
 

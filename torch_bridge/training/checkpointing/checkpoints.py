@@ -103,8 +103,9 @@ class Checkpoints:
             **parts_by_name: The parts, each under a name of your choice.
 
         Raises:
-            TypeError: `step` is not an integer; a part was passed without its name; a part has no
-                state, or its state contains a value that a checkpoint can't contain.
+            TypeError: `step` is not an integer, or `wait` no bool; a part was passed without its
+                name; a part has no state, or its state contains a value that a checkpoint can't
+                contain.
             ValueError: There are no parts; the number is negative; or one of these differs between
                 ranks:
 
@@ -119,6 +120,8 @@ class Checkpoints:
 
         def copy_parts() -> _RankMessage:
             checked_step = checks.at_least("step", step, 0)
+            if type(wait) is not bool:
+                raise TypeError(checks.must("wait", wait, "be a bool; no part can have this name"))
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 states[name] = parts.copy_state(name, part)
@@ -534,7 +537,7 @@ def _world_size_warning(
     dropped = sorted(saved.parts_of_ranks(now) & names)
     if dropped:
         return f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
-    has_step = any(isinstance(part, parts.TrainingStep) for part in parts_by_name.values())
+    has_step = any(isinstance(part, parts.TrainStepInterface) for part in parts_by_name.values())
     if now > before and (has_step or not partial or saved.parts_of_ranks(1) & names):
         return (
             f"{message}the new processes keep their random numbers and the carry of their training "

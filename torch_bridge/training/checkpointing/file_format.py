@@ -1,8 +1,8 @@
 """The files of a checkpoint: their names, what they can hold, and how they are written and read.
 
 Each rank writes one safetensors file, in the layout of `torch.distributed.checkpoint` (DCP): its
-shards of DTensors, and, on rank 0, all other tensors. DCP reads the files, each rank its shards. No
-other file imports safetensors or DCP. What the manifest contains is in `checkpoint_dirs`.
+shards of DTensors, and, on rank 0, all other tensors. DCP reads the files, each rank its shards.
+What the manifest contains is in `checkpoint_dirs`.
 
 Another rank stores a tensor that differs from rank 0's under a name with its rank:
 

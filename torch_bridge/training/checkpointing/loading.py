@@ -70,7 +70,7 @@ def read_part(saved: CheckpointReader, name: str, part: CheckpointPart) -> Any:
     structure = saved.read_structure(name, rank)
     _check_form(name, part, structure)
     state = read_tensors(saved, structure, TensorAllocator(name, part))
-    if isinstance(part, parts.TrainingStep) and rank >= saved.manifest["world_size"]:
+    if isinstance(part, parts.TrainStepInterface) and rank >= saved.manifest["world_size"]:
         current = part._live_state()
         for entry in PER_RANK_ENTRIES:
             state[entry] = current[entry]
@@ -261,7 +261,7 @@ def _optimizers_by_path(name: str, part: CheckpointPart) -> dict[str, Optimizer]
     """Return the optimizers of a part, by the path of their state."""
     if isinstance(part, Optimizer):
         return {name: part}
-    if not isinstance(part, parts.TrainingStep):
+    if not isinstance(part, parts.TrainStepInterface):
         return {}
     path = f"{name}.optimizer"
     if len(part.optimizers) == 1:

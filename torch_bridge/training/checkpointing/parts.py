@@ -27,8 +27,8 @@ class Stateful(Protocol):
 
 
 @runtime_checkable
-class TrainingStep(Stateful, Protocol):
-    """A `TrainStep`. An import of the class would import CUDA graphs into every loop that saves."""
+class TrainStepInterface(Stateful, Protocol):
+    """What checkpoints use of a `TrainStep`: its class would bring CUDA graphs into every loop."""
 
     optimizers: tuple[Optimizer, ...]
 
@@ -93,7 +93,7 @@ def check_memory(name: str, part: CheckpointPart) -> None:
 
 def get_state(part: CheckpointPart) -> Any:
     """Return a part's state, which may share memory with it."""
-    if isinstance(part, TrainingStep):
+    if isinstance(part, TrainStepInterface):
         return part._live_state()
     if isinstance(part, nn.Module):
         return plain_state(part)
@@ -121,7 +121,7 @@ def set_state(part: CheckpointPart, state: Any) -> None:
 
 def copy_state(name: str, part: CheckpointPart) -> SplitState:
     """Return a copy of a part's current state in host memory."""
-    if isinstance(part, TrainingStep):
+    if isinstance(part, TrainStepInterface):
         # Its tensors are copies already.
         return split_state(name, part.state_dict(), copy_tensor=lambda tensor: tensor)
     return split_state(name, get_state(part), host_copier())
@@ -192,9 +192,9 @@ def check_same_schedules(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
             f"{path} = {values[0]} on rank {ranks[0]}, and {values[1]} on rank "
             f"{ranks[1]}: the learning rates of the ranks would differ. Every rank must have the "
             "same curves and peaks, and make the same steps. With a hold rule, call "
-            "scheduler.step(loss) with the mean of the losses of all ranks; with a DataClock, "
-            "scheduler.step(count=n) with the sum of their counts. torch.distributed.all_reduce "
-            "gives both"
+            "scheduler.step(metric=loss) with the mean of the losses of all ranks; with a "
+            "DataClock, scheduler.step(count=n) with the sum of their counts. "
+            "torch.distributed.all_reduce gives both"
         )
 
 

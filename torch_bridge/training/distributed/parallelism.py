@@ -115,8 +115,8 @@ class DDPParallelism(Parallelism):
         self._check_left_out()
         if not self._model.require_backward_grad_sync:
             raise RuntimeError(
-                "the step was called under no_sync(): leave it out, and pass all micro-batches of "
-                "an update in one call; the step decides when gradients are averaged"
+                "the TrainStep was called under no_sync(): leave it out, and pass all "
+                "micro-batches of an update in one call; it decides when gradients are averaged"
             )
         if is_last or self._every_micro_batch:
             return self._averaged()

@@ -201,7 +201,10 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
         )
     (device,) = devices
     if device.type == "meta":
-        raise ValueError("the model is on the meta device: call model.to_empty(device=...) first")
+        raise ValueError(
+            "the optimizer's parameters are on the meta device: call model.to_empty(device=...) "
+            "before you build the optimizer"
+        )
     return device
 
 

@@ -129,7 +129,7 @@ class TrainStep:
 
     Warns:
         CurveWarning: When you build it, if there are several ranks but the model is not wrapped, so
-            that each rank trains alone; `distribute(model, None)` marks this as intended; or if a
+            that each rank trains alone (`distribute(model, None)` marks this as intended), or if a
             group has a factor of its learning rate that only other schedulers read, such as timm's
             `lr_scale`. In the first update, if the optimizer has made updates, but the curve starts
             at 0, or if the `lr` of a group is neither its `initial_lr` nor what a curve wrote last.
@@ -424,8 +424,9 @@ class TrainStep:
                 such as torch's RuntimeError for missing keys.
 
         Warns:
-            CurveWarning: As above. Or the saved peaks, with which the run continues, differ from
-                those that the `TrainStep` was built with, and `set_peak` did not set them.
+            CurveWarning: The curve or the clock differs, and `strict` is False. Or the saved peaks,
+                with which the run continues, differ from those that the `TrainStep` was built with,
+                and `set_peak` did not set them.
         """
         self._status.check_loadable()
         self._steppers.check()  # `prepare` could fail on a setting that a damaged state left behind

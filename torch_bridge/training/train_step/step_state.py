@@ -292,7 +292,7 @@ def _check_saved_state(current: TrainStepState, saved: Any, device: torch.device
     for name in ("precision", "optimizer_type"):
         if current[name] != saved[name]:
             raise ValueError(
-                f"state_dict was saved with {name} = {saved[name]}, and this step has "
+                f"state_dict was saved with {name} = {saved[name]}, and this TrainStep has "
                 f"{current[name]}"
             )
     check_states_of_device(saved["random"], device)
