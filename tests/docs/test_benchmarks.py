@@ -72,6 +72,7 @@ def fresh_accelerate():
 
 
 @pytest.mark.usefixtures("fresh_accelerate")
+@pytest.mark.filterwarnings("ignore:Please use the new API settings to control TF32")  # Fabric 2.5
 def test_all_ways_train_gpt2_alike(monkeypatch):
     monkeypatch.setattr(torch, "compile", not_compiled)
     benchmark = load("gpt2.py", monkeypatch)

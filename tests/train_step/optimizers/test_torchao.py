@@ -16,7 +16,7 @@ from torch_bridge import TrainStep, lambda_lr
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        TorchVersion(torch.__version__) < "2.11", reason="torchao asks for torch 2.11"
+        TorchVersion(torch.__version__) < "2.11", reason="torchao 0.18 asks for torch 2.11"
     ),
     pytest.mark.filterwarnings("ignore:OptimState.* does not implement _stable_hash_for_caching"),
 ]
