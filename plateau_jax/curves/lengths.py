@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, TypeGuard
 
-from plateau_jax.arguments.checks import A_COUNT, MAX_STEP, Message, Path, count, must, plural
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import A_COUNT, MAX_STEP, Message, Path
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.numerics import percent_of
 
@@ -21,7 +22,7 @@ def _percentage_in_steps(path: Path | str, written: str, total_steps: int) -> in
     percentage = _parse_percentage(path, written)
     steps = percent_of(total_steps, percentage)
     if percentage and not steps:
-        text = f" = {written!r} of {plural(total_steps, 'step')} rounds down to 0"
+        text = f" = {written!r} of {checks.plural(total_steps, 'step')} rounds down to 0"
         warn(Message(path, f"{text}. Write a larger percentage, or a number of steps"))
     return steps
 
@@ -33,7 +34,7 @@ def _parse_percentage(path: Path | str, written: str) -> Decimal:
             return percentage
     except ArithmeticError:  # not a number
         pass
-    raise ValueError(must(path, written, "be a percentage from 0% to 100%, such as '2.5%'"))
+    raise ValueError(checks.must(path, written, "be a percentage from 0% to 100%, such as '2.5%'"))
 
 
 def length_in_steps(path: Path | str, length: Any, total_steps: int) -> int:
@@ -41,7 +42,7 @@ def length_in_steps(path: Path | str, length: Any, total_steps: int) -> int:
     if _is_percentage(length):
         return _percentage_in_steps(path, length, total_steps)
     allowed = f"{A_COUNT}, or a percentage of total_steps such as '2%'"
-    return count(path, length, 0, MAX_STEP, allowed)
+    return checks.count(path, length, 0, MAX_STEP, allowed)
 
 
 def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[int]:
@@ -57,7 +58,7 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
         path = "stages", index, "steps"
         is_rest = isinstance(length, str) and length == _REST
         if not is_rest and not _is_percentage(length):
-            steps.append(count(path, length, 0, MAX_STEP, requirement))
+            steps.append(checks.count(path, length, 0, MAX_STEP, requirement))
             continue
         if total_steps is None:
             problem = f" = {length!r} is a fraction of all steps, and needs total_steps"
@@ -74,7 +75,9 @@ def lengths_in_steps(lengths: Sequence[Any], total_steps: int | None) -> list[in
         raise ValueError(Message(("stages", rests[1], "steps"), " = 'rest' may appear only once"))
     missing = total_steps - sum(steps)
     if missing < 0 or (missing > 0 and not rests):
-        problem = f" add up to {plural(sum(steps), 'step')}, not to total_steps = {total_steps}"
+        problem = (
+            f" add up to {checks.plural(sum(steps), 'step')}, not to total_steps = {total_steps}"
+        )
         if missing > 0:
             problem += ": write 'rest' for one of the lengths"
         raise ValueError(Message("stages", problem))

@@ -5,20 +5,8 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, Literal, NamedTuple, final, get_args
 
-from plateau_jax.arguments.checks import (
-    MAX_STEP,
-    Count,
-    Message,
-    Path,
-    count,
-    must,
-    number,
-    one_of,
-    pairs,
-    plural,
-    ratio,
-    short_repr,
-)
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import MAX_STEP, Count, Message, Path
 from plateau_jax.arguments.curve_warning import warn, warn_of_small_end
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps
@@ -126,23 +114,23 @@ class PlateauCurve(Curve, kind="plateau"):
         warmup_shape: WarmupShape = "linear",
         decay_shape: str = "cosine",
     ) -> None:
-        total = count("total_steps", total_steps, 1, MAX_STEP)
+        total = checks.count("total_steps", total_steps, 1, MAX_STEP)
         warmup = length_in_steps("warmup_steps", warmup_steps, total)
         if warmup >= total:
             limits = f"lie in 0 … total_steps - 1 = {total - 1}, so that a step is left to decay"
-            raise ValueError(must("warmup_steps", warmup, limits))
+            raise ValueError(checks.must("warmup_steps", warmup, limits))
 
         in_percent = _check_percentages(plateaus)
         in_steps = _check_absolute(absolute_plateaus, warmup)
-        lowest = ratio("min_lr_ratio", min_lr_ratio)
+        lowest = checks.ratio("min_lr_ratio", min_lr_ratio)
         vars(self).update(
             total_steps=total,
             warmup_steps=warmup,
             plateaus=tuple(sorted(in_percent)),
             absolute_plateaus=tuple(sorted(in_steps)),
             min_lr_ratio=lowest,
-            init_lr_ratio=ratio("init_lr_ratio", init_lr_ratio),
-            warmup_shape=one_of("warmup_shape", warmup_shape, get_args(WarmupShape)),
+            init_lr_ratio=checks.ratio("init_lr_ratio", init_lr_ratio),
+            warmup_shape=checks.one_of("warmup_shape", warmup_shape, get_args(WarmupShape)),
             decay_shape=known_shapes.canonical_shape(
                 "decay_shape", decay_shape, known_shapes.SHAPES_ALLOWING_ZERO
             ),
@@ -183,10 +171,12 @@ def _exact_segments(curve: PlateauCurve, plateaus: list[tuple[int, int]]) -> Ite
 def _check_percentages(plateaus: Any) -> list[tuple[float, float]]:
     """Check pairs (start, duration) in percent of the steps after the warmup."""
     checked: list[tuple[float, float]] = []
-    for path, start, duration in pairs("plateaus", plateaus, "(start, duration) in percent"):
-        pair = number((*path, "start"), start), number((*path, "duration"), duration)
+    for path, start, duration in checks.pairs("plateaus", plateaus, "(start, duration) in percent"):
+        pair = checks.number((*path, "start"), start), checks.number((*path, "duration"), duration)
         if min(pair) < 0 or max(pair) > 100:
-            raise ValueError(must(path, pair, "lie in 0 … 100 %; for steps use absolute_plateaus"))
+            raise ValueError(
+                checks.must(path, pair, "lie in 0 … 100 %; for steps use absolute_plateaus")
+            )
         checked.append(pair)
     return checked
 
@@ -194,12 +184,14 @@ def _check_percentages(plateaus: Any) -> list[tuple[float, float]]:
 def _check_absolute(plateaus: Any, warmup_steps: int) -> list[tuple[int, int]]:
     """Check pairs (start, length) in steps."""
     checked: list[tuple[int, int]] = []
-    for path, start, length in pairs("absolute_plateaus", plateaus, "(start, length) in steps"):
-        start = count((*path, "start"), start, 0, MAX_STEP)
-        length = count((*path, "length"), length, 0, MAX_STEP)
+    for path, start, length in checks.pairs(
+        "absolute_plateaus", plateaus, "(start, length) in steps"
+    ):
+        start = checks.count((*path, "start"), start, 0, MAX_STEP)
+        length = checks.count((*path, "length"), length, 0, MAX_STEP)
         if start < warmup_steps:
             too_early = f"not start before the warmup ends, at step {warmup_steps}"
-            raise ValueError(must(path, (start, length), too_early))
+            raise ValueError(checks.must(path, (start, length), too_early))
         checked.append((start, length))
     return checked
 
@@ -256,7 +248,9 @@ def _check_end(plateau: _Plateau, last: int, deadline: str) -> None:
     if end > last:
         span = f"it lasts from step {plateau.begin} to step {end}"
         advice = "the second number is the length, not the end"
-        raise ValueError(must(plateau.path, plateau.pair, f"end {deadline}: {span}; {advice}"))
+        raise ValueError(
+            checks.must(plateau.path, plateau.pair, f"end {deadline}: {span}; {advice}")
+        )
 
 
 def _warn_of_small_plateaus(plateaus: Sequence[tuple[float, float]], after_warmup: int) -> None:
@@ -266,11 +260,12 @@ def _warn_of_small_plateaus(plateaus: Sequence[tuple[float, float]], after_warmu
     percentages = list(chain.from_iterable(plateaus))
     if max(percentages) <= 1 and any(0 < percentage < 1 for percentage in percentages):
         text = "look like fractions of 1, but are percentages. Multiply them by 100"
-        warn(Message("plateaus", f" = {short_repr(sorted(plateaus))} {text}"))
+        warn(Message("plateaus", f" = {checks.short_repr(sorted(plateaus))} {text}"))
         return
     for _, duration in plateaus:
         if duration and not percent_of(after_warmup, as_level(duration)):
-            text = f"a duration of {duration} % of {plural(after_warmup, 'step')} rounds down to 0"
+            steps = checks.plural(after_warmup, "step")
+            text = f"a duration of {duration} % of {steps} rounds down to 0"
             advice = "Write a longer one, or absolute_plateaus in steps"
             warn(Message("plateaus", f": {text}. {advice}"))
             return

@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from plateau_jax.arguments.checks import Message, Path, message_of, must, short_repr
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Message, Path
 from plateau_jax.saved_states.formats import DIFFERENT_VERSION
 
 CURVE_CLASSES: dict[str, type[Any]] = {}
@@ -28,7 +29,7 @@ def curve_from_dict(cls: type[Any], description: Any, path: Path = ()) -> Any:
     """
     if not isinstance(description, Mapping):
         requirement = "be a mapping, as to_dict returns it"
-        raise TypeError(must(path or "arguments", description, requirement))
+        raise TypeError(checks.must(path or "arguments", description, requirement))
 
     values = dict(cast("Mapping[str, Any]", description))
     curve_class = _class_of_kind(values, path)
@@ -50,7 +51,7 @@ def _class_of_kind(values: dict[str, Any], path: Path) -> type[Any]:
     kind = values.pop("kind")
     if not isinstance(kind, str) or kind not in CURVE_CLASSES:
         choices = f"be one of {kinds}; or the curve was {DIFFERENT_VERSION}"
-        raise ValueError(must(path, kind, choices))
+        raise ValueError(checks.must(path, kind, choices))
     return CURVE_CLASSES[kind]
 
 
@@ -60,7 +61,7 @@ def build(constructor: Callable[..., Any], arguments: Mapping[str, Any], path: P
     for name in arguments:
         if name not in parameters:
             known = f"{constructor.__qualname__}, which has {', '.join(parameters)}"
-            problem = f"{short_repr(name)} is not an argument of {known}"
+            problem = f"{checks.short_repr(name)} is not an argument of {known}"
             version = f"or the curve was {DIFFERENT_VERSION}"
             raise ValueError(Message((), f"{problem}; {version}").within(path))
     required = [name for name, item in parameters.items() if item.default is item.empty]
@@ -71,5 +72,5 @@ def build(constructor: Callable[..., Any], arguments: Mapping[str, Any], path: P
     try:
         return constructor(**arguments)
     except (TypeError, ValueError) as error:
-        error.args = (message_of(error).within(path),)
+        error.args = (checks.message_of(error).within(path),)
         raise

@@ -9,19 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.checks import (
-    MAX_STEP,
-    Count,
-    Message,
-    Path,
-    count,
-    is_ordered,
-    must,
-    number,
-    pairs,
-    positive_int,
-    ratio,
-)
+from plateau_jax.arguments.checks import MAX_STEP, Count, Message, Path
 from plateau_jax.arguments.curve_warning import suppress_warnings, warn, warn_of_small_end
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps, lengths_in_steps
@@ -127,7 +115,7 @@ class StagedCurve(Curve, kind="staged"):
                 advice = f". {checks.COUNT_DATA}"
             limits = f"which must lie in 1 … {MAX_STEP}{advice}"
             raise ValueError(Message("stages", f" add up to {total} steps, {limits}"))
-        level = ratio("start", start)
+        level = checks.ratio("start", start)
         vars(self).update(stages=checked, start=level)
         self._set_segments(_exact_segments(checked, as_level(level)))
 
@@ -189,14 +177,14 @@ class StagedCurve(Curve, kind="staged"):
         >>> curve([250, 500, 8000, 8500, 10_000])
         array([0.5, 1. , 1. , 0.5, 0. ], dtype=float32)
         """
-        total = count("total_steps", total_steps, 1, MAX_STEP)
+        total = checks.count("total_steps", total_steps, 1, MAX_STEP)
         warmup = length_in_steps("warmup_steps", warmup_steps, total)
         decay = length_in_steps("decay_steps", decay_steps, total)
         if warmup + decay > total:
             problem = f" = {warmup} + {decay} must be at most total_steps = {total}"
             raise ValueError(Message("warmup_steps + decay_steps", problem))
 
-        lowest = ratio("min_lr_ratio", min_lr_ratio)
+        lowest = checks.ratio("min_lr_ratio", min_lr_ratio)
         shape = known_shapes.canonical_shape("decay_shape", decay_shape, known_shapes.SHAPES)
         if decay:
             known_shapes.check_defined("decay_shape", shape, "decay", Level(1), as_level(lowest))
@@ -270,20 +258,23 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
     """Return the points, whose steps begin at 0, never fall and end above 0."""
     checked: list[tuple[int, float]] = []
     previous = 0
-    for path, step, level in pairs("points", points, "(step, level)"):
+    for path, step, level in checks.pairs("points", points, "(step, level)"):
         path_of_step = (*path, "step")
         if isinstance(step, np.floating) and step.is_integer():
             # An array has one dtype: next to levels, steps are floats.
             step = int(cast("Any", step))
-        step = count(path_of_step, step, previous, MAX_STEP)
+        step = checks.count(path_of_step, step, previous, MAX_STEP)
         if not checked and step > 0:
-            raise ValueError(must(path_of_step, step, "be 0, the first step of the curve"))
-        checked.append((step, ratio((*path, "level"), level)))
+            raise ValueError(checks.must(path_of_step, step, "be 0, the first step of the curve"))
+        checked.append((step, checks.ratio((*path, "level"), level)))
         previous = step
 
     if len(checked) < 2:
-        raise ValueError(must("points", checked, "contain at least two points (step, level)"))
-    positive_int(("points", len(checked) - 1, "step"), previous)  # the last one is total_steps
+        raise ValueError(
+            checks.must("points", checked, "contain at least two points (step, level)")
+        )
+    # The last one is total_steps.
+    checks.positive_int(("points", len(checked) - 1, "step"), previous)
     return checked
 
 
@@ -292,11 +283,11 @@ def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
 
     They add up to `total_steps` if that is given.
     """
-    if not is_ordered(stages):
-        raise TypeError(must("stages", stages, "be a sequence of stages (steps, to, shape)"))
+    if not checks.is_ordered(stages):
+        raise TypeError(checks.must("stages", stages, "be a sequence of stages (steps, to, shape)"))
     total = None
     if total_steps is not None:
-        total = count("total_steps", total_steps, 1, MAX_STEP)
+        total = checks.count("total_steps", total_steps, 1, MAX_STEP)
     checked = [_check_stage(("stages", index), stage) for index, stage in enumerate(stages)]
     lengths = lengths_in_steps([stage.steps for stage in checked], total)
     return tuple(stage._replace(steps=steps) for stage, steps in zip(checked, lengths, strict=True))
@@ -304,15 +295,15 @@ def _check_stages(stages: Any, total_steps: Any) -> tuple[Stage, ...]:
 
 def _check_stage(path: Path, stage: Any) -> Stage:
     """Return the stage with its level and shape checked; its length is left as it was given."""
-    items = tuple(stage) if is_ordered(stage) else ()
+    items = tuple(stage) if checks.is_ordered(stage) else ()
     if not 1 <= len(items) <= 3:
         layout = "be a stage (steps, to, shape); to and shape may be left out"
-        raise TypeError(must(path, stage, layout))
+        raise TypeError(checks.must(path, stage, layout))
     steps, to, shape = Stage(*items)
     if to is not None:
         order = "a stage is (steps, to, shape)"
-        to = number((*path, "to"), to, f"be a number; {order}")
-        to = ratio((*path, "to"), to, f"lie in [0, 1]; {order}")
+        to = checks.number((*path, "to"), to, f"be a number; {order}")
+        to = checks.ratio((*path, "to"), to, f"lie in [0, 1]; {order}")
     shape = known_shapes.canonical_shape((*path, "shape"), shape, known_shapes.SHAPES)
     return Stage(steps, to, shape)
 

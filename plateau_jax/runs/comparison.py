@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple, cast
 
-from plateau_jax.arguments.checks import Message, Path, short_repr
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Message, Path
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.record import Record
 
@@ -208,4 +209,4 @@ def _differing_arguments(saved: Any, current: Any, path: Path = ()) -> Iterator[
 
 
 def _show_change(path: Path, saved: Any, current: Any) -> str:
-    return Message(path, f"={short_repr(saved)}, now {short_repr(current)}")
+    return Message(path, f"={checks.short_repr(saved)}, now {checks.short_repr(current)}")

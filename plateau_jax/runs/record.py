@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, cast
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.checks import short_repr
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
@@ -131,7 +130,7 @@ def _read_record(name: str, record: Any, known: tuple[Any, Curve] | None = None)
                 curve = Curve.from_dict(saved["curve"])
         return Record(curve, peak_value, saved["clock"])
     except Exception as error:  # a wrong type can raise anything
-        shown = f"{name} = {short_repr(record)}"
+        shown = f"{name} = {checks.short_repr(record)}"
         problem = describe_error(error)
         raise ValueError(f"{shown} is not from resume_record: {problem}") from None
 

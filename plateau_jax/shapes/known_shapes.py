@@ -7,7 +7,8 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from typing import Any
 
-from plateau_jax.arguments.checks import Message, Path, must
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Message, Path
 from plateau_jax.numerics import Level, mpmath_context, to_level, to_mpf
 from plateau_jax.shapes import series
 from plateau_jax.shapes.series import Expander
@@ -113,7 +114,7 @@ def canonical_shape(path: Path | str, value: Any, names: Collection[str]) -> str
             return _spell_formula(formula, power)
     known = ", ".join(map(repr, names))
     must_be = f"be one of {known}, with a decimal for P, such as '1-x^2'"
-    raise ValueError(must(path, value, must_be))
+    raise ValueError(checks.must(path, value, must_be))
 
 
 def _parse_power(path: Path | str, value: str, shape: Shape, text: str) -> Decimal:
@@ -123,12 +124,12 @@ def _parse_power(path: Path | str, value: str, shape: Shape, text: str) -> Decim
             f"have a decimal for P without sign, space or exponent, of at most {_MAX_CHARACTERS} "
             f"characters, as in {example!r}"
         )
-        raise ValueError(must(path, value, must_have))
+        raise ValueError(checks.must(path, value, must_have))
     power = Decimal(text)
     assert shape.powers  # a formula has a P
     least, most = shape.powers
     if not Decimal(least) <= power <= Decimal(most):
-        raise ValueError(must(path, value, f"have a P in [{least}, {most}]"))
+        raise ValueError(checks.must(path, value, f"have a P in [{least}, {most}]"))
     return power
 
 

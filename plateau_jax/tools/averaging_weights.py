@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.arguments.checks import MAX_STEP, at_least, is_ordered, must
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.curves.curve import Curve
 from plateau_jax.table.exact_segments import ExactSegment, segment_at, with_stops
 
@@ -67,30 +68,32 @@ def _cut_to_range(segments: Sequence[ExactSegment], begin: int, stop: int) -> ND
 
 
 def _check_steps(steps: Any, least: int) -> NDArray[np.int64]:
-    if not is_ordered(steps):
-        raise TypeError(must("steps", steps, "be a sequence of integers"))
-    checked = [at_least(("steps", index), step, 0) for index, step in enumerate(steps)]
+    if not checks.is_ordered(steps):
+        raise TypeError(checks.must("steps", steps, "be a sequence of integers"))
+    checked = [checks.at_least(("steps", index), step, 0) for index, step in enumerate(steps)]
     is_rising = all(before < after for before, after in pairwise(checked))
     if len(checked) < least or not is_rising or checked[-1] > MAX_STEP:
         number = "at least two"
         if least == 1:
             number = "one or more"
         rising = f"be {number} rising integers, at most {MAX_STEP}"
-        raise ValueError(must("steps", checked, rising))
+        raise ValueError(checks.must("steps", checked, rising))
     return np.array(checked, np.int64)
 
 
 def _name_of_first_length(mean_of: Any) -> str:
-    if is_ordered(mean_of):
+    if checks.is_ordered(mean_of):
         return "mean_of[0]"
     return "mean_of"
 
 
 def _check_lengths(mean_of: Any, num_blocks: int) -> list[int]:
     """Return the number of updates in each block."""
-    if not is_ordered(mean_of):
-        return [at_least("mean_of", mean_of, 1)] * num_blocks
-    lengths = [at_least(("mean_of", index), length, 1) for index, length in enumerate(mean_of)]
+    if not checks.is_ordered(mean_of):
+        return [checks.at_least("mean_of", mean_of, 1)] * num_blocks
+    lengths = [
+        checks.at_least(("mean_of", index), length, 1) for index, length in enumerate(mean_of)
+    ]
     if len(lengths) != num_blocks:
         raise ValueError(
             f"steps has length {num_blocks}, and mean_of {len(lengths)}: give each step a "
@@ -105,7 +108,7 @@ def _check_blocks(steps: NDArray[np.int64], mean_of: Any) -> NDArray[np.int64]:
     begins = steps - lengths
     if begins[0] < 0:
         at_most = f"be at most steps[0] = {steps[0]}"
-        raise ValueError(must(_name_of_first_length(mean_of), lengths[0], at_most))
+        raise ValueError(checks.must(_name_of_first_length(mean_of), lengths[0], at_most))
     for index, (before, after) in enumerate(pairwise(steps.tolist())):
         begin = int(begins[index + 1])
         if begin != before:
@@ -120,10 +123,10 @@ def _check_reach(first_name: str, first: int, last: int, total: int) -> None:
     """Check that the blocks begin before the end of the curve, and reach it."""
     if first >= total:
         below = f"be below the end of the curve, total_steps = {total}"
-        raise ValueError(must(first_name, first, below))
+        raise ValueError(checks.must(first_name, first, below))
     if last < total:
         reach = f"be at least total_steps = {total}: {_no_block(last, total)}"
-        raise ValueError(must("steps[-1]", last, reach))
+        raise ValueError(checks.must("steps[-1]", last, reach))
 
 
 def _check_begin(first_name: str, first: int, segment: ExactSegment) -> None:
@@ -131,7 +134,9 @@ def _check_begin(first_name: str, first: int, segment: ExactSegment) -> None:
     # At the border of two falling segments, a cooldown of a falling curve may begin.
     if not segment.is_flat and segment.begin < first:
         fall = f"be at most {segment.begin}, where the curve begins to fall"
-        raise ValueError(must(first_name, first, f"{fall}: {_no_block(segment.begin, first)}"))
+        raise ValueError(
+            checks.must(first_name, first, f"{fall}: {_no_block(segment.begin, first)}")
+        )
 
 
 def _no_block(begin: int, end: int) -> str:

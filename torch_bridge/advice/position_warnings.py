@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from plateau_jax.arguments.checks import plural
+from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve
 
 _FAR_PAST = 10
@@ -97,7 +97,7 @@ def start_message(seen: str, advice: str) -> str:
 
 def describe_updates(updates: int) -> str:
     """Return how many updates an optimizer has made, for `start_message`."""
-    return f"the optimizer has made {plural(updates, 'update')}"
+    return f"the optimizer has made {checks.plural(updates, 'update')}"
 
 
 def _ends_at_its_highest_level(curve: Curve) -> bool:

@@ -52,7 +52,7 @@ def curves_of_groups_with(
     curves_of_followed: list[Any] = []
     for index, (group, curve) in enumerate(zip(groups, curves, strict=True)):
         if curve is not None:
-            option.value_of(index, group)  # raises an error for a group without the option
+            option.checked_value(index, group)  # raises an error for a group without the option
             curves_of_followed.append(curve)
         elif option.is_in(group):
             raise ValueError(

@@ -99,10 +99,10 @@ class GroupOption(NamedTuple):
 
     def base_of(self, index: int, group: dict[str, Any]) -> float:
         """Return a group's base, in float32: `group[base_key]` if it has one, else its value."""
-        value = self.value_of(index, group)
+        value = self.checked_value(index, group)
         return base_value(f"{self} of param_groups[{index}]", group.get(self.base_key, value))
 
-    def value_of(self, index: int, group: dict[str, Any]) -> Any:
+    def checked_value(self, index: int, group: dict[str, Any]) -> Any:
         """Return a group's value, or raise a ValueError that names the group."""
         if not self.is_in(group):
             raise ValueError(f"param_groups[{index}] has no {self}: its curve must be None")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast, get_args
 import numpy as np
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.checks import Message, message_of
+from plateau_jax.arguments.checks import Message
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
@@ -187,7 +187,7 @@ def _describe(text: str) -> _Described:
         peak = float(checks.number("peak", parse_numbers(typed_peak)))
         checks.peak("peak", peak)
     except (TypeError, ValueError) as error:
-        return _Described(None, 0.0, {"fault": placed_message(message_of(error), place)})
+        return _Described(None, 0.0, {"fault": placed_message(checks.message_of(error), place)})
     return _Described(curve, peak, _describe_curve(curve, peak))
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, cast
 
-from plateau_jax.arguments.checks import Message, Path, message_of
+from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Message, Path
 from plateau_jax.arguments.curve_warning import CurveWarning
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.serialization import NESTED
@@ -26,7 +27,7 @@ def record_warnings() -> Generator[list[Message]]:
     with _warnings_lock, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CurveWarning)
         yield messages
-    messages.extend(message_of(cast("Warning", warning.message)) for warning in caught)
+    messages.extend(checks.message_of(cast("Warning", warning.message)) for warning in caught)
 
 
 def placed_message(message: Message, place: Path = ()) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from plateau_jax.arguments.checks import plural, short_repr
+from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 from plateau_jax.curves.plateau_curve import PlateauCurve
@@ -49,7 +49,7 @@ def _all_phrases(curve: Curve) -> list[str]:
     phrases = _phrases(curve)
     # Derived curves name their last step in a phrase already.
     if isinstance(curve, PlateauCurve | StagedCurve):
-        phrases = [plural(curve.total_steps, "step"), *phrases]
+        phrases = [checks.plural(curve.total_steps, "step"), *phrases]
     return phrases
 
 
@@ -72,14 +72,14 @@ def _phrases(curve: Curve) -> list[str]:
             scaled = f"scaled for batches of {min(batches)}–{max(batches)}"
             return [*_phrases(curve.curve), scaled]
         case _:
-            return [short_repr(curve)]
+            return [checks.short_repr(curve)]
 
 
 def _phrases_of_plateau_curve(curve: PlateauCurve) -> list[str]:
     warmup = "no warmup"
     if curve.warmup_steps:
         rise = f"{curve.warmup_shape} warmup from {curve.init_lr_ratio:g}"
-        warmup = f"{rise} over {plural(curve.warmup_steps, 'step')}"
+        warmup = f"{rise} over {checks.plural(curve.warmup_steps, 'step')}"
     decay = f"{curve.decay_shape} decay to {curve.min_lr_ratio:g}"
 
     plateaus = [f"plateau {start:g}–{start + length:g} %" for start, length in curve.plateaus]

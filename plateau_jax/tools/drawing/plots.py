@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, cast, overload
 
-from plateau_jax.arguments.checks import short_repr
+from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import AnyCurve, as_curve
 from plateau_jax.tools.drawing import axes
 from plateau_jax.tools.drawing.legend import NamedCurve
@@ -64,7 +64,7 @@ def name_curves(curves: tuple[Any, ...]) -> list[NamedCurve]:
         items = enumerate(cast("Iterable[Any]", given))
     named: list[NamedCurve] = []
     for key, value in items:
-        curve = as_curve(f"curves[{short_repr(key)}]", value)
+        curve = as_curve(f"curves[{checks.short_repr(key)}]", value)
         named.append(NamedCurve(curve, str(key) if has_names else None))
     if not named:
         raise ValueError("there is no curve: pass at least one")

@@ -75,7 +75,7 @@ class DeviceClock:
         is_compiled: bool = False,
     ) -> None:
         self.curves = list(curves)
-        self.checked = checked
+        self.settings = checked
         self._unit = checked.unit
 
         # Views of the counters in the shapes that operators need, made once because slicing is an
@@ -117,7 +117,7 @@ class DeviceClock:
 
     def write_state(self, position: Position, peaks: Sequence[float], skipped: int = 0) -> None:
         """Continue from this position with these peaks."""
-        consumed = position.consumed(self.checked)
+        consumed = position.consumed(self.settings)
         counters = Counters(position.updates, skipped, position.step, consumed)
         self.start = counters
         """The counters from which the clock continued last."""
@@ -179,7 +179,7 @@ class DeviceClock:
 
     def _default_count(self, rank: int, size: int) -> int:
         """Return this rank's part of the clock's `count`: of 11, four ranks take 3, 3, 3, 2."""
-        total = self.checked.count
+        total = self.settings.count
         if total is None:
             raise TypeError(
                 f"with DataClock({self._unit}), a TrainStep needs what this update consumes: write "

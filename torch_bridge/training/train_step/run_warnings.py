@@ -89,7 +89,7 @@ class StartWarning:
 
     def _warn_of_start(self, seen: str, number: str) -> None:
         advice = "load the TrainStep's state, train_step.load_state_dict(state)"
-        clock = self._clock.checked
+        clock = self._clock.settings
         if clock.unit is None or clock.count is not None:
             advice += f"; or build it with initial_updates={number}"
         peaks = [f"{peak:.6g}" for peak in dict.fromkeys(self._clock.peaks)]
@@ -118,7 +118,7 @@ class RunWarnings:
         if not any(clock.peaks):
             return
         counters = clock.read_counters()
-        unit = clock.checked.unit
+        unit = clock.settings.unit
         if not self._has_warned_of_end:
             message = end_message(
                 clock.curves, unit, counters.curve_step, counters.applied, builder="TrainStep"

@@ -461,7 +461,7 @@ class TrainStep:
             f"applied={counters.applied}",
             f"skipped={counters.skipped}",
         ]
-        unit = self._clock.checked.unit
+        unit = self._clock.settings.unit
         if unit is not None:
             fields += f"consumed={counters.consumed}", f"unit={unit}"
         return f"TrainStep({', '.join(fields)})"

@@ -164,9 +164,9 @@ class StepState:
             optimizer_type=_one_or_list(types),
             parameters=names_of_parameters(self._module, groups),
             precision=self._precision.name,
-            records=dump_records(records_of(clock.curves, clock.peaks, clock.checked)),
+            records=dump_records(records_of(clock.curves, clock.peaks, clock.settings)),
             applied=counters.applied,
-            **dump_position(clock.checked, clock.position_of(counters)),
+            **dump_position(clock.settings, clock.position_of(counters)),
             skipped=counters.skipped,
             peak_was_set=self.peak_was_set,
             loss_scale=None if scale is None else scale.tensors(),
@@ -206,12 +206,12 @@ class StepState:
         checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
         checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
         check_bool("peak_was_set", state["peak_was_set"])
-        now = records_of(clock.curves, clock.peaks, clock.checked)
+        now = records_of(clock.curves, clock.peaks, clock.settings)
         # A rollback to before `set_peak`.
         is_rollback = self.peak_was_set and clock.read_counters().applied > 0
         if state["peak_was_set"] or is_rollback:
             now = [record._replace(peak_value=None) for record in now]
-        resumed = resume(state, now, clock.checked, _OWNER, strict=strict)
+        resumed = resume(state, now, clock.settings, _OWNER, strict=strict)
         if len(resumed.peaks) != len(now):
             raise ValueError(
                 f"state_dict was saved with {len(resumed.peaks)} parameter groups, and there are "
