@@ -15,7 +15,7 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 from support.docs.pages import ROOT, all_sections, section_named
-from support.programs import run
+from support.programs import run, without_lines_of_gloo
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 
@@ -82,9 +82,10 @@ def run_section(section, folder):
                 check=False,
             )
             assert ended.returncode == 0, f"{command}\n{ended.stdout}{ended.stderr}"
-            printed += ended.stdout
+            printed += without_lines_of_gloo(ended.stdout)
         else:
-            printed += run(folder / first, *arguments, folder=folder, environment=environment)
+            output = run(folder / first, *arguments, folder=folder, environment=environment)
+            printed += without_lines_of_gloo(output)
     return printed
 
 

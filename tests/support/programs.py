@@ -146,8 +146,13 @@ def finish(program: Program, status: int = 0) -> list[str]:
     exit_status, output, errors = program.finish()
     assert exit_status == status, errors
     assert "Traceback" not in errors, errors
-    # The Gloo of torch 2.9 prints to standard output how many ranks are connected.
-    return [line for line in output.splitlines() if not line.startswith("[Gloo]")]
+    return without_lines_of_gloo(output).splitlines()
+
+
+def without_lines_of_gloo(output: str) -> str:
+    """Leave out what the Gloo of torch 2.9 prints to standard output: the number of ranks."""
+    lines = output.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("[Gloo]"))
 
 
 def number_after(label: str, lines: Iterable[str]) -> float:
