@@ -5,7 +5,7 @@ import torch
 from support.training.models import batches, counting_loss, mean_loss, pair_loss
 from support.training.steps import make_step, state_kept_by_skips
 from support.trees import assert_equal_trees
-from support.wrong import wrong
+from support.wrong import raises, wrong
 from torch import nn
 
 # The results of a loss function with aux or a carry; `test_loss` has the losses.
@@ -41,10 +41,7 @@ def test_update_without_gradients_changes_nothing(loss_fn):
     step = make_step(loss_fn=loss_fn)
     reference = make_step(loss_fn=loss_fn)
     (batch,) = batches(1)
-    with (
-        torch.no_grad(),
-        pytest.raises(ValueError, match="the loss has no gradient with respect to any"),
-    ):
+    with torch.no_grad(), raises(ValueError, "the loss has no gradient with respect to any"):
         step(batch)
     assert_equal_trees(step(batch), reference(batch))
 
@@ -88,23 +85,10 @@ def indexing_loss(model, batch):
     return (model(batch[0]) - batch[1]).square().mean()
 
 
-def unpacking_loss(model, batch):
-    inputs, targets = batch
-    return (model(inputs) - targets).square().mean()
-
-
-@pytest.mark.parametrize(
-    ("loss_fn", "rows", "error"),
-    [
-        (indexing_loss, 1, IndexError),
-        (unpacking_loss, 2, RuntimeError),
-        (unpacking_loss, 3, ValueError),
-    ],
-)
-def test_error_hints_at_two_micro_batches(loss_fn, rows, error):
-    step = make_step(loss_fn=loss_fn)
-    ((inputs, targets),) = batches(1, rows=rows)
-    with pytest.raises(error) as caught:
+def test_error_hints_at_two_micro_batches():
+    step = make_step(loss_fn=indexing_loss)
+    ((inputs, targets),) = batches(1, rows=1)
+    with pytest.raises(IndexError) as caught:
         step(inputs, targets)
     assert "2 arguments are 2 micro-batches" in caught.value.__notes__[0]
 
@@ -112,9 +96,8 @@ def test_error_hints_at_two_micro_batches(loss_fn, rows, error):
 @pytest.mark.parametrize(
     "micro_batches", [batches(1, rows=1)[0][:1], (None, None)], ids=["one tensor", "no tensors"]
 )
-@pytest.mark.parametrize("loss_fn", [indexing_loss, unpacking_loss])
-def test_error_of_other_arguments_has_no_hint(loss_fn, micro_batches):
-    step = make_step(loss_fn=loss_fn)
-    with pytest.raises((TypeError, RuntimeError, ValueError, IndexError)) as caught:
+def test_error_of_other_arguments_has_no_hint(micro_batches):
+    step = make_step(loss_fn=indexing_loss)
+    with pytest.raises((TypeError, IndexError)) as caught:
         step(*micro_batches)
     assert not hasattr(caught.value, "__notes__")
