@@ -113,11 +113,6 @@ def test_hold_of_two_curves():
     lambda_lr(optimizer_with([0.1, 0.1]), [CURVE, WITHOUT_PLATEAU], clock=PATIENT)
 
 
-@wrong(ValueError, "clock = DataClock(unit=1, ", "must be DataClock(8)")
-def test_batch_plan_of_the_second_group():
-    lambda_lr(optimizer_with([0.1, 0.1]), [CURVE, scaled()], clock=DataClock(1))
-
-
 # Schedulers and followers in mid-run.
 
 
@@ -249,9 +244,18 @@ def counted_step(model):
 
 
 @pytest.fixture
-def step_of_two_groups(model):
-    groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
-    return TrainStep(model, SGD(groups), mean_loss, CURVE)
+def two_groups(model):
+    return SGD([{"params": model.first.parameters()}, {"params": model.last.parameters()}])
+
+
+@pytest.fixture
+def step_of_two_groups(model, two_groups):
+    return TrainStep(model, two_groups, mean_loss, CURVE)
+
+
+@wrong(ValueError, "clock = DataClock(unit=1, ", "must be DataClock(8)")
+def test_batch_plan_of_the_second_group(model, two_groups):
+    TrainStep(model, two_groups, mean_loss, [CURVE, scaled()], clock=DataClock(1))
 
 
 @wrong(TypeError, "step(batch, count=n)", "DataClock(2, count=n)")
