@@ -85,10 +85,11 @@ def test_state_of_no_update_has_used_no_peak():
     assert scheduler.lr == CurveScheduler(CURVE, 0.2).lr
 
 
-@wrong(ValueError, "state_dict was saved with 2 parameter groups, and there are 1")
-def test_state_of_several_groups(scheduler):
+@pytest.mark.parametrize("number", [0, 2])
+@wrong(ValueError, "state_dict was saved with {number} parameter groups, and there are 1")
+def test_state_of_a_different_number_of_groups(scheduler, number):
     state = scheduler.state_dict()
-    scheduler.load_state_dict(state | {"records": state["records"] * 2})
+    scheduler.load_state_dict(state | {"records": state["records"] * number})
 
 
 @wrong(ValueError, "updates = -1", at_least(0))

@@ -84,6 +84,11 @@ class TwoStepSGD(SGD):
     def second_step(self): ...
 
 
+@wrong(TypeError, "optimizer = 'adamw'", "must be a torch.optim.Optimizer")
+def test_name_as_optimizer(model):
+    TrainStep(model, "adamw", mean_loss, CURVE)
+
+
 @wrong(ValueError, "1 of the optimizer's 5 parameters are not the model's")
 def test_parameter_outside_the_model(model):
     parameters = [*model.parameters(), nn.Parameter(torch.ones(1))]
