@@ -53,7 +53,7 @@ def test_hold_without_a_limit():
 @wrong(
     ValueError, 'threshold = {threshold} must not be negative, nor above 1 for threshold_mode="rel"'
 )
-def test_relative_threshold_out_of_range(threshold):
+def test_threshold_out_of_range(threshold):
     HoldUntilFlat(2, limit=9, threshold=threshold)
 
 

@@ -36,12 +36,11 @@ def test_carry_of_a_different_shape():
 # Updates without gradients.
 
 
-@pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
-def test_update_without_gradients_changes_nothing(loss_fn):
-    step = make_step(loss_fn=loss_fn)
-    reference = make_step(loss_fn=loss_fn)
+def test_update_without_gradients_changes_nothing():
+    step = make_step(loss_fn=pair_loss)
+    reference = make_step(loss_fn=pair_loss)
     (batch,) = batches(1)
-    with torch.no_grad(), raises(ValueError, "the loss has no gradient with respect to any"):
+    with torch.no_grad(), raises(ValueError, "no gradient", "any parameter of the optimizer"):
         step(batch)
     assert_equal_trees(step(batch), reference(batch))
 

@@ -49,12 +49,23 @@ def test_outputs_of_a_wrong_value(outputs, parts):
         parse_loss(outputs)
 
 
+def detached_loss(model, batch):
+    return mean_loss(model, batch).detach()
+
+
 def loss_of_no_weight(model, batch):
     return mean_loss(model, batch), 0
 
 
 def loss_on_meta(model, batch):
     return mean_loss(model, batch).to("meta")
+
+
+@wrong(ValueError, "the loss has no gradient")
+def test_detached_loss():
+    """In the last micro-batch; the first one has made gradients."""
+    loss_fns = iter([mean_loss, detached_loss])
+    make_step(loss_fn=lambda *arguments: next(loss_fns)(*arguments))(*batches(2))
 
 
 @wrong(ValueError, "weight", "is zero")
