@@ -3,7 +3,6 @@
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from support.training.models import square_loss
@@ -21,7 +20,7 @@ from plateau_jax import (
     check_resume,
     resume_record,
 )
-from torch_bridge import MetricLog, TrainStep, follow, lambda_lr, make_loader, prefetch
+from torch_bridge import MetricLog, TrainStep, follow, lambda_lr, make_loader
 
 DIFFERENT = "saved by a different version of plateau-jax"
 CURVE = PlateauCurve(64, warmup_steps=4, plateaus=[(0, 50)])
@@ -34,14 +33,6 @@ def new_optimizer():
 
 def scheduler():
     return lambda_lr(new_optimizer(), CURVE)
-
-
-def counting_scheduler():
-    return lambda_lr(new_optimizer(), CURVE, clock=DataClock(8, count=4))
-
-
-def held_scheduler():
-    return lambda_lr(new_optimizer(), CURVE, clock=HoldUntilFlat(2, limit=9))
 
 
 def follower():
@@ -62,26 +53,11 @@ def loader():
     return make_loader(TensorDataset(SAMPLES), 4, device="cpu", num_workers=0)
 
 
-def feed():
-    return prefetch(loader(), "cpu")
-
-
 def curve_scheduler():
     return CurveScheduler(CURVE, 0.5, clock=DataClock(8, count=16))
 
 
-PARTS = [
-    scheduler,
-    counting_scheduler,
-    held_scheduler,
-    follower,
-    curve_scheduler,
-    step,
-    log,
-    loader,
-    feed,
-]
-of_every_part = pytest.mark.parametrize("build", PARTS)
+PARTS = [scheduler, follower, curve_scheduler, step, log, loader]
 
 
 def check_rejected(part, state):
@@ -102,7 +78,7 @@ def check_different_version(part, state, problem):
 # The kind, the number and the entries of a state.
 
 
-@of_every_part
+@pytest.mark.parametrize("build", PARTS)
 def test_state_names_its_kind_and_format(build):
     state = build().state_dict()
     assert list(state)[:2] == ["kind", "format"]
@@ -110,38 +86,27 @@ def test_state_names_its_kind_and_format(build):
     assert state["format"] == 1
 
 
-DIFFERENT_PARTS = [scheduler, follower, curve_scheduler, step, log, loader]
-
-
 def test_kinds_differ():
-    kinds = {build().state_dict()["kind"] for build in DIFFERENT_PARTS}
+    kinds = {build().state_dict()["kind"] for build in PARTS}
     kinds.add(resume_record(CURVE)["kind"])
     assert len(kinds) == 7
 
 
-@pytest.mark.parametrize(
-    ("build", "number"),
-    [
-        *[(build, 2) for build in PARTS],
-        *[(scheduler, number) for number in (1.0, "1", True, None, np.int64(1))],
-    ],
-)
+@pytest.mark.parametrize(("build", "number"), [*[(build, 2) for build in PARTS], (scheduler, 1.0)])
 def test_number_of_a_different_format_is_rejected(build, number):
     part = build()
     state = part.state_dict()
     check_different_version(part, state | {"format": number}, f"format {number!r}")
 
 
-@of_every_part
-def test_unknown_entry_is_rejected(build):
-    part = build()
+def test_unknown_entry_is_rejected():
+    part = scheduler()
     state = part.state_dict()
     check_different_version(part, state | {"compressed": True}, "entry 'compressed'")
 
 
-@of_every_part
-def test_each_missing_entry_is_rejected(build):
-    part = build()
+def test_each_missing_entry_is_rejected():
+    part = scheduler()
     state = part.state_dict()
     for entry in state.keys() - {"kind", "format"}:
         damaged = dict(state)
@@ -152,9 +117,8 @@ def test_each_missing_entry_is_rejected(build):
 # States of something else.
 
 
-@of_every_part
-def test_state_without_a_kind_is_rejected(build):
-    part = build()
+def test_state_without_a_kind_is_rejected():
+    part = step()
     state = part.state_dict()
     del state["kind"]
     message = check_rejected(part, state)
@@ -162,7 +126,7 @@ def test_state_without_a_kind_is_rejected(build):
     assert ": it has no '" in message
 
 
-@pytest.mark.parametrize(("build", "build_other"), [*pairwise([*DIFFERENT_PARTS, scheduler])])
+@pytest.mark.parametrize(("build", "build_other"), [*pairwise([*PARTS, scheduler])])
 def test_state_of_another_kind_is_named(build, build_other):
     state = build_other().state_dict()
     message = check_rejected(build(), state)
@@ -170,10 +134,9 @@ def test_state_of_another_kind_is_named(build, build_other):
     assert DIFFERENT not in message
 
 
-@pytest.mark.parametrize("value", [None, [], 5, torch.ones(2)], ids=repr)
-def test_value_that_is_not_a_state_is_shown(value):
-    message = check_rejected(scheduler(), value)
-    assert message.startswith(f"state_dict = {value!r} is not the state of ")
+def test_value_that_is_not_a_state_is_shown():
+    message = check_rejected(scheduler(), 5)
+    assert message.startswith("state_dict = 5 is not the state of ")
 
 
 @pytest.mark.parametrize("path", ["a.pt", Path("a.pt")], ids=repr)
@@ -183,45 +146,21 @@ def test_path_instead_of_a_state(path):
     assert "load the file first" in message
 
 
-# Clocks and rules.
+# Rules, records and curves.
 
 
 def test_rule_of_a_different_version():
-    part = held_scheduler()
+    part = lambda_lr(new_optimizer(), CURVE, clock=HoldUntilFlat(2, limit=9))
     state = part.state_dict()
     (rule_state,) = state["hold"]
-    check_different_version(
-        part, state | {"hold": [rule_state | {"cooldown": 3}]}, "entry 'cooldown'"
-    )
-    for entry in rule_state:
-        damaged = dict(rule_state)
-        del damaged[entry]
-        check_different_version(part, state | {"hold": [damaged]}, f"no entry '{entry}'")
+    different = state | {"hold": [rule_state | {"cooldown": 3}]}
+    check_different_version(part, different, "entry 'cooldown'")
 
 
-@pytest.mark.parametrize(
-    "clock",
-    [
-        DataClock(8, count=4).to_dict() | {"phase": 3},
-        {"kind": "time", "seconds": 60},
-        [{"kind": "hold_in_a_later_version", "value": 3.0}],
-    ],
-    ids=repr,
-)
-def test_clock_of_a_different_version_differs(clock):
-    record = resume_record(CURVE, 0.5, DataClock(8, count=4))
-    with raises(ValueError, "it was saved with clock", ", now "):
-        check_resume(record | {"clock": clock}, record, 3)
-
-
-# Records and curves.
-
-
-@pytest.mark.parametrize("entries", [{"format": 2}, {"format": "1"}, {"host": "a"}])
-def test_record_of_a_different_version(entries):
+def test_record_of_a_different_version():
     record = resume_record(CURVE, 0.5)
     with raises(ValueError, "is not from resume_record: saved has ", DIFFERENT):
-        check_resume(record | entries, record, 3)
+        check_resume(record | {"format": 2}, record, 3)
 
 
 STAGED = StagedCurve([(3, 1.0)])
@@ -257,5 +196,3 @@ def test_loader_of_a_different_version():
     state = loader().state_dict()
     state["arguments"]["sampler"] = "weighted"
     check_different_version(loader(), state, "entry 'sampler'")
-    del state["arguments"]["sampler"], state["arguments"]["seed"]
-    check_different_version(loader(), state, "no entry 'seed'")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from support.clocks.holds import CURVE, PATIENT
-from support.curves.descriptions import CURVES_IN_UNITS_OF_8, scaled
-from support.curves.requirements import A_NUMBER, A_REAL_SCALAR, AN_INTEGER, at_least, in_range
+from support.curves.descriptions import scaled
+from support.curves.requirements import A_REAL_SCALAR, AN_INTEGER, at_least, in_range
 from support.curves.strategies import MAX_STEP
 from support.schedulers.runs import optimizer_with
 from support.training.models import Net, batches, mean_loss
@@ -49,14 +49,12 @@ def test_hold_without_a_limit():
     HoldUntilFlat(2, limit=None)
 
 
-@wrong(ValueError, "threshold = -1e-09 must not be negative")
-def test_negative_threshold():
-    HoldUntilFlat(2, limit=9, threshold=-1e-9)
-
-
-@wrong(ValueError, "threshold = 1.5 must ", 'above 1 for threshold_mode="rel"')
-def test_relative_threshold_above_one():
-    HoldUntilFlat(2, limit=9, threshold=1.5)
+@pytest.mark.parametrize("threshold", [-1e-9, 1.5])
+@wrong(
+    ValueError, 'threshold = {threshold} must not be negative, nor above 1 for threshold_mode="rel"'
+)
+def test_threshold_out_of_range(threshold):
+    HoldUntilFlat(2, limit=9, threshold=threshold)
 
 
 @wrong(ValueError, "threshold_mode = 'low' must be one of 'rel', 'abs'")
@@ -72,16 +70,6 @@ def test_hold_that_ends_before_a_reading():
 # HoldBelow.
 
 
-@wrong(TypeError, "value = [(0.5, 3)]", A_NUMBER)
-def test_pairs():
-    HoldBelow([(0.5, 3)], 3)
-
-
-@wrong(ValueError, "value = nan")
-def test_value_that_is_not_a_number():
-    HoldBelow(math.nan, 3)
-
-
 @wrong(ValueError, "value = -1e+39", "float32")
 def test_value_beyond_float32():
     HoldBelow(-1e39, 3)
@@ -92,8 +80,7 @@ def test_no_steps():
     HoldBelow(0.5, 0)
 
 
-# Clocks and curves. All functions with an argument `clock` share these checks, and each function
-# has a test of one, in the folder that tests it.
+# Clocks and curves. All functions with an argument `clock` share these checks.
 
 BELOW = HoldBelow(0.7, 3)
 WITHOUT_PLATEAU = PlateauCurve(30, plateaus=[(50, 0)])
@@ -115,21 +102,15 @@ def test_curve_without_a_plateau_to_hold_at():
     resume_record(WITHOUT_PLATEAU, clock=[BELOW, PATIENT])
 
 
-@pytest.mark.parametrize("clock", [DataClock(1), DataClock(16, count=8), BELOW, [BELOW]], ids=str)
-@pytest.mark.parametrize("curve", CURVES_IN_UNITS_OF_8)
+@pytest.mark.parametrize("clock", [DataClock(16, count=8), BELOW], ids=str)
 @wrong(ValueError, "clock = ", "must be DataClock(8)", "batch plan")
-def test_clock_that_a_batch_plan_excludes(curve, clock):
-    resume_record(curve, clock=clock)
+def test_clock_that_a_batch_plan_excludes(clock):
+    resume_record(scaled(), clock=clock)
 
 
 @wrong(ValueError, "the same curve")
 def test_hold_of_two_curves():
     lambda_lr(optimizer_with([0.1, 0.1]), [CURVE, WITHOUT_PLATEAU], clock=PATIENT)
-
-
-@wrong(ValueError, "clock = DataClock(unit=1, ", "must be DataClock(8)")
-def test_batch_plan_of_the_second_group():
-    lambda_lr(optimizer_with([0.1, 0.1]), [CURVE, scaled()], clock=DataClock(1))
 
 
 # Schedulers and followers in mid-run.
@@ -192,7 +173,7 @@ def test_sum_of_counts_beyond_its_limit(counted):
     counted.step(count=2**62 - counted.consumed + 1)
 
 
-@pytest.mark.parametrize("count", [True, 2.0, torch.tensor(True), torch.tensor([2, 2])])
+@pytest.mark.parametrize("count", [2.0, torch.tensor(True)])
 @wrong(TypeError, "count = {count}", AN_INTEGER)
 def test_count_that_is_not_an_integer(counted, count):
     counted.step(count=count)
@@ -263,9 +244,18 @@ def counted_step(model):
 
 
 @pytest.fixture
-def step_of_two_groups(model):
-    groups = [{"params": model.first.parameters()}, {"params": model.last.parameters()}]
-    return TrainStep(model, SGD(groups), mean_loss, CURVE)
+def two_groups(model):
+    return SGD([{"params": model.first.parameters()}, {"params": model.last.parameters()}])
+
+
+@pytest.fixture
+def step_of_two_groups(model, two_groups):
+    return TrainStep(model, two_groups, mean_loss, CURVE)
+
+
+@wrong(ValueError, "clock = DataClock(unit=1, ", "must be DataClock(8)")
+def test_batch_plan_of_the_second_group(model, two_groups):
+    TrainStep(model, two_groups, mean_loss, [CURVE, scaled()], clock=DataClock(1))
 
 
 @wrong(TypeError, "step(batch, count=n)", "DataClock(2, count=n)")
@@ -273,14 +263,9 @@ def test_update_without_a_count(counted_step):
     counted_step(BATCH)
 
 
-@wrong(ValueError, "count = -1")
+@wrong(ValueError, "count = -1", in_range(0, 2**62 - 1))
 def test_negative_count_of_an_update(counted_step):
     counted_step(BATCH, count=-1)
-
-
-@wrong(TypeError, f"count = 2.0 {AN_INTEGER}")
-def test_count_of_an_update_must_be_an_integer(counted_step):
-    counted_step(BATCH, count=2.0)
 
 
 @wrong(TypeError, "count", "torch.float32", AN_INTEGER)
@@ -293,19 +278,9 @@ def test_vector_as_count(counted_step):
     counted_step(BATCH, count=torch.tensor([2]))
 
 
-@wrong(ValueError, "peak has length 1", "parameter groups is 2")
-def test_one_peak_for_two_groups(step_of_two_groups):
-    step_of_two_groups.set_peak([0.5])
-
-
 @wrong(ValueError, "peak[1] = nan")
 def test_peak_that_is_not_a_number(step_of_two_groups):
     step_of_two_groups.set_peak([0.5, math.nan])
-
-
-@wrong(ValueError, "initial_updates = 3", "DataClock(8, count=n)")
-def test_initial_updates_of_an_unknown_count(model):
-    make_step(model=model, clock=DataClock(8), initial_updates=3)
 
 
 @pytest.fixture

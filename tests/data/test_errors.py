@@ -29,11 +29,6 @@ def loader():
     assert epoch(loader) == epoch(new_loader())
 
 
-@pytest.fixture
-def state():
-    return new_loader().state_dict()
-
-
 # Arguments.
 
 
@@ -42,12 +37,7 @@ def test_iterable_dataset():
     make_loader(Endless(), 4)
 
 
-@wrong(ValueError, "0 samples give no batch")
-def test_no_samples():
-    make_loader([], 4)
-
-
-@wrong(ValueError, "3 samples", "batch_size = 4", "drop_last = True")
+@wrong(ValueError, "3 samples give no batch of batch_size = 4 with drop_last = True")
 def test_fewer_samples_than_a_batch():
     make_loader(range(3), 4)
 
@@ -59,7 +49,6 @@ def test_fewer_samples_than_a_batch():
         (ValueError, {"num_workers": -1}, at_least(0)),
         (ValueError, {"seed": 2**32}, in_range(0, 2**32 - 1)),
         (TypeError, {"sampler": range(8)}, "cannot be passed"),
-        (TypeError, {"in_order": False}, "order"),
     ],
 )
 def test_wrong_option(error, options, requirement):
@@ -121,16 +110,9 @@ def test_state_of_a_different_loader(loader, samples, options, difference):
         loader.load_state_dict(state)
 
 
-@pytest.mark.parametrize("batch", [-1, 2])
-@wrong(ValueError, "batch = {batch}")
-def test_batch_outside_the_epoch(loader, state, batch):
-    loader.load_state_dict({**state, "batch": batch})
-
-
-@pytest.mark.parametrize("epoch", [-1, 0.5])
-@wrong(ValueError, "epoch = {epoch}")
-def test_impossible_epoch(loader, state, epoch):
-    loader.load_state_dict({**state, "epoch": epoch})
+@wrong(ValueError, "epoch = -1", at_least(0))
+def test_negative_epoch(loader):
+    loader.load_state_dict({**loader.state_dict(), "epoch": -1})
 
 
 @pytest.mark.parametrize("depth", [0, 2])

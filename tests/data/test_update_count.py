@@ -7,13 +7,13 @@ from support.wrong import wrong
 from torch_bridge import count_updates
 
 
-@pytest.mark.parametrize("loader", [3.0, True, "100"])
+@pytest.mark.parametrize("loader", [3.0, "100"])
 @wrong(TypeError)
 def test_loader_without_a_length(loader):
     count_updates(loader, 1)
 
 
-@pytest.mark.parametrize("loader", [0, -1, []])
+@pytest.mark.parametrize("loader", [0, []])
 @wrong(ValueError, "batches = ", at_least(1))
 def test_loader_without_batches(loader):
     count_updates(loader, 2)

@@ -137,28 +137,15 @@ def test_keep_below_one():
     MetricLog(keep=0)
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"rows": 3},
-        {"rows": [3]},
-        {"since_flush": 0.5},
-        {"since_flush": "1"},
-        {"since_flush": True},
-    ],
-)
+@pytest.mark.parametrize("entry", [{"rows": {}}, {"rows": [[]]}, {"since_flush": 0.5}])
 @wrong(ValueError, "not the state of a MetricLog")
 def test_state_with_a_wrong_entry(log, entry):
     log.load_state_dict({**log.state_dict(), **entry})
 
 
-RESULT = _result(0.5, 0.5, [0.5], 1, 0, 1)
-
-
-@pytest.mark.parametrize("result", [RESULT.loss, 0.5, tuple(RESULT), None])
 @wrong(TypeError, "the whole result of an update", "log(result)")
-def test_log_of_a_part_of_a_result(log, result):
-    log(result)
+def test_log_of_a_part_of_a_result(log):
+    log(_result(0.5, 0.5, [0.5], 1, 0, 1).loss)
 
 
 def test_flush_copies_each_column_once():

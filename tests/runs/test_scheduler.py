@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.curves.descriptions import scaled
+from support.curves.requirements import at_least
 from support.docs.pages import assert_printed, program_named
 from support.wrong import wrong
 
@@ -52,25 +52,17 @@ def test_copy_continues_alone(copied, clock):
     assert (other.state_dict(), other.lr) == (scheduler.state_dict(), scheduler.lr)
 
 
-@pytest.mark.parametrize("peak", [-0.1, float("nan"), 1e-40])
-@wrong(ValueError, "peak_value = {peak}")
-def test_wrong_peak(peak):
-    CurveScheduler(CURVE, peak)
+@pytest.fixture
+def scheduler():
+    return CurveScheduler(CURVE, 0.3)
 
 
-@wrong(ValueError, "clock = DataClock(unit=64, ", "must be DataClock(8)")
-def test_clock_that_a_batch_plan_excludes():
-    CurveScheduler(scaled(), 0.3, clock=DataClock(64))
+@wrong(ValueError, "peak_value = -0.1")
+def test_negative_peak():
+    CurveScheduler(CURVE, -0.1)
 
 
 @wrong(ValueError, "it was saved with 0.3, now 0.2", "strict=False to load_state_dict")
-def test_state_with_another_peak():
-    saved = CurveScheduler(CURVE, 0.3)
-    saved.step()
-    CurveScheduler(CURVE, 0.2).load_state_dict(saved.state_dict())
-
-
-@wrong(ValueError, "it was saved with 0.3, now 0.2")
 def test_update_that_consumed_nothing_has_used_the_peak():
     clock = DataClock(64)
     scheduler = CurveScheduler(CURVE, 0.3, clock=clock)
@@ -93,16 +85,13 @@ def test_state_of_no_update_has_used_no_peak():
     assert scheduler.lr == CurveScheduler(CURVE, 0.2).lr
 
 
-@wrong(ValueError, "state_dict was saved with 2 parameter groups, and there are 1")
-def test_state_of_several_groups():
-    scheduler = CurveScheduler(CURVE, 0.3)
+@pytest.mark.parametrize("number", [0, 2])
+@wrong(ValueError, "state_dict was saved with {number} parameter groups, and there are 1")
+def test_state_of_a_different_number_of_groups(scheduler, number):
     state = scheduler.state_dict()
-    scheduler.load_state_dict(state | {"records": state["records"] * 2})
+    scheduler.load_state_dict(state | {"records": state["records"] * number})
 
 
-@pytest.mark.parametrize(("entry", "value"), [("updates", -1), ("consumed", 77)])
-def test_impossible_position(entry, value):
-    scheduler = CurveScheduler(CURVE, 0.3)
-    with pytest.raises(ValueError, match=entry):
-        scheduler.load_state_dict(scheduler.state_dict() | {entry: value})
-    assert scheduler.lr == CurveScheduler(CURVE, 0.3).lr
+@wrong(ValueError, "updates = -1", at_least(0))
+def test_negative_number_of_updates(scheduler):
+    scheduler.load_state_dict(scheduler.state_dict() | {"updates": -1})

@@ -5,21 +5,19 @@ import copy
 import pytest
 import torch
 from support.clocks.holds import CURVE
-from support.curves.descriptions import scaled
-from support.curves.requirements import A_NUMBER, AN_INTEGER, at_least
+from support.curves.requirements import AN_INTEGER, at_least
 from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import optimizer_with
 from support.training.steps import through_file
 from support.trees import assert_equal_trees
 from support.wrong import raises, wrong
-from torch.optim import Adagrad, AdamW
+from torch.optim import AdamW
 from torch.optim.lr_scheduler import ChainedScheduler, OneCycleLR
 
 from plateau_jax import CurveWarning, DataClock, HoldUntilFlat, PlateauCurve
 from torch_bridge import follow, lambda_lr
 
 NAN = float("nan")
-INF = float("inf")
 PATIENT = HoldUntilFlat(3, limit=9)
 
 
@@ -30,14 +28,13 @@ def optimizer():
 
 # Arguments.
 
-NOT_AN_OPTIMIZER = "must be a torch.optim.Optimizer"
 NOT_A_KEY = "must be a key of the parameter groups"
 
 
 @pytest.mark.parametrize(
     ("error", "parts", "arguments"),
     [
-        (TypeError, [NOT_AN_OPTIMIZER], {"optimizer": []}),
+        (TypeError, ["must be a torch.optim.Optimizer"], {"optimizer": []}),
         (TypeError, ["curve = ", "PlateauCurve("], {"curve": "curve"}),
         (TypeError, ["curve = ", "PlateauCurve("], {"curve": [CURVE, None]}),
         (ValueError, ["curve has length 3", "parameter groups is 2"], {"curve": [CURVE] * 3}),
@@ -47,7 +44,6 @@ NOT_A_KEY = "must be a key of the parameter groups"
             ["last_epoch = 7 with DataClock(8)", "DataClock(8, count=n)", "load_state_dict"],
             {"last_epoch": 7, "clock": DataClock(8)},
         ),
-        (ValueError, ["must be DataClock(8)"], {"curve": scaled(), "clock": DataClock(16)}),
     ],
 )
 def test_wrong_argument_of_lambda_lr(optimizer, error, parts, arguments):
@@ -58,16 +54,12 @@ def test_wrong_argument_of_lambda_lr(optimizer, error, parts, arguments):
 @pytest.mark.parametrize(
     ("error", "parts", "arguments"),
     [
-        (TypeError, [NOT_AN_OPTIMIZER], {"optimizer": []}),
         (TypeError, ["key = ", NOT_A_KEY], {"key": ("betas", -1)}),
         (TypeError, ["key = ", NOT_A_KEY], {"key": 3}),
         (ValueError, ["param_groups[0] has no decay"], {"key": "decay"}),
         (ValueError, ["param_groups[0] has no betas[2]"], {"key": ("betas", 2)}),
         (ValueError, ["key = 'lr'", "use lambda_lr"], {"key": "lr"}),
         (ValueError, ["key = 'initial_lr'", "use lambda_lr"], {"key": "initial_lr"}),
-        (TypeError, [A_NUMBER], {"key": "betas"}),
-        (TypeError, ["curve = 'cosine' must be a Curve"], {"curve": "cosine"}),
-        (TypeError, ["curve = ", " must be a Curve"], {"curve": torch.ones(2)}),
     ],
 )
 def test_wrong_argument_of_follow(optimizer, error, parts, arguments):
@@ -75,8 +67,6 @@ def test_wrong_argument_of_follow(optimizer, error, parts, arguments):
         follow(**{"optimizer": optimizer, "key": "weight_decay", "curve": CURVE, **arguments})
 
 
-@pytest.mark.parametrize("kind", [AdamW, Adagrad])
-@pytest.mark.parametrize("options", [{}, {"clock": PATIENT}], ids=["updates", "hold rule"])
 @wrong(
     ValueError,
     "last_epoch = 6, but param_",
@@ -84,87 +74,59 @@ def test_wrong_argument_of_follow(optimizer, error, parts, arguments):
     '.param_groups[0]["initial_lr"] = ',
     "load_state_dict(state)",
 )
-def test_learning_rate_that_may_be_decayed(kind, options):
-    optimizer = optimizer_with([0.5, 0.25], kind)
+def test_learning_rate_that_may_be_decayed():
+    optimizer = optimizer_with([0.5, 0.25], AdamW)
     optimizer.step()
     for group in optimizer.param_groups:
         group["lr"] = 0.01
-    lambda_lr(optimizer, CURVE, 6, **options)
+    lambda_lr(optimizer, CURVE, 6)
 
 
 # Options of the groups.
 
 
-NOT_NUMBERS = [None, True, torch.tensor(1)]
-NOT_POSITIVE_FLOAT32 = [-0.1, INF, 1e-40, 3.5e38, torch.tensor(-0.1)]
-every_option = pytest.mark.parametrize(
-    "option", ["lr", "initial_lr", "weight_decay", "initial_weight_decay"]
-)
+@pytest.mark.parametrize("option", ["lr", "initial_lr"])
+@wrong(ValueError, "lr of param_groups[1] = -0.1 ")
+def test_negative_option(option):
+    optimizer = optimizer_with([0.1, 0.1])
+    optimizer.param_groups[1][option] = -0.1
+    lambda_lr(optimizer, CURVE)
 
 
-def build(option, value):
-    optimizer = optimizer_with([0.1, 0.1], AdamW)
-    optimizer.param_groups[1][option] = value
-    if option.endswith("lr"):
-        lambda_lr(optimizer, CURVE)
-    else:
-        follow(optimizer, "weight_decay", CURVE)
-
-
-@every_option
-@pytest.mark.parametrize("value", NOT_NUMBERS)
-@wrong(TypeError, " of param_groups[1] = ")
-def test_option_of_a_wrong_type(option, value):
-    build(option, value)
-
-
-@every_option
-@pytest.mark.parametrize("value", NOT_POSITIVE_FLOAT32)
-@wrong(ValueError, " of param_groups[1] = ")
-def test_option_that_is_no_positive_float32(option, value):
-    build(option, value)
+@wrong(TypeError, "lr of param_groups[1] = tensor(1) must be a floating-point tensor")
+def test_integer_tensor_as_option():
+    lambda_lr(optimizer_with([0.1, torch.tensor(1)]), CURVE)
 
 
 # Steps and states. A state is saved after five updates, and loaded after six.
 
 CLOCKS = {"scheduler": None, "held": PATIENT, "counted": DataClock(8)}
-KINDS = [*CLOCKS, "follower"]
 
 
-def run_of(kind, curve=CURVE, peaks=(0.25, 0.7), **options):
+def run_of(kind, curve=CURVE, peaks=(0.25, 0.7)):
     if kind == "follower":
         return FollowerRun(curve, peaks)
-    return SchedulerRun(curve, peaks, CLOCKS[kind], **options)
+    return SchedulerRun(curve, peaks, CLOCKS[kind])
 
 
 class Saved:
     """A run of six updates, and its state after five."""
 
-    def __init__(self, kind, **options):
-        self.run = run_of(kind, **options)
+    def __init__(self, kind):
+        self.run = run_of(kind)
         self.run.train(5)
         self.state = copy.deepcopy(self.run.scheduler.state_dict())
         self.run.train(1)
 
-    def rejects(self, state, *parts, match=None):
+    def rejects(self, state, *parts):
         """Check that the state is rejected with this message, and that nothing has changed."""
-        with raises(ValueError, *parts, match=match, unchanged=[self.run]):
+        with raises(ValueError, *parts, unchanged=[self.run]):
             self.run.scheduler.load_state_dict(state)
 
 
-@pytest.fixture(params=[True, False], ids=["strict", "not strict"])
-def strict(request):
-    return request.param
-
-
-@pytest.fixture(params=KINDS)
-def saved(request, strict):
-    return Saved(request.param, strict=strict)
-
-
 @pytest.fixture
-def scheduler(strict):
-    return Saved("scheduler", strict=strict)
+def scheduler():
+    return Saved("scheduler")
 
 
 # Wrong steps and peaks.
@@ -178,16 +140,14 @@ def test_epoch_of_a_wrong_type(scheduler, epoch):
 
 
 @pytest.mark.parametrize(
-    ("peaks", "error", "parts"),
+    ("peaks", "part"),
     [
-        (-0.1, ValueError, ["peak = "]),
-        ("0.1", TypeError, ["peak = '0.1'"]),
-        (torch.ones(3), ValueError, ["peak has ", " groups is 2"]),
-        ([0.1, -1.0], ValueError, ["peak[1] = -1.0"]),
+        (torch.ones(3), "peak has length 3; the number of parameter groups is 2"),
+        ([0.1, -1.0], "peak[1] = -1.0"),
     ],
 )
-def test_wrong_peaks(scheduler, peaks, error, parts):
-    with raises(error, *parts, unchanged=[scheduler.run]):
+def test_wrong_peaks(scheduler, peaks, part):
+    with raises(ValueError, part, unchanged=[scheduler.run]):
         scheduler.run.scheduler.set_peak(peaks)
 
 
@@ -238,58 +198,31 @@ def test_state_in_a_chain_is_compared():
 
 
 @pytest.mark.parametrize(
-    ("kind", "entry", "values"),
+    ("kind", "entry", "value"),
     [
-        ("scheduler", "last_epoch", [2.5, -2]),
-        ("scheduler", "offset", [-20, 1.5]),
-        ("scheduler", "hold", [[{}]]),
-        ("scheduler", "records", [[]]),
-        ("scheduler", "peak_was_set", [None]),
-        ("scheduler", "in_charge", [1]),
-        ("scheduler", "consumed", [77]),
-        ("held", "hold", [[], [{}]]),
-        ("counted", "consumed", [-1, 2.0, 2**62 + 8]),
-        ("counted", "offset", [0]),
-        ("follower", "key", ["momentum", ["weight_decay", 0]]),
-        ("follower", "groups", [[0], [1, 0]]),
+        ("scheduler", "last_epoch", -2),
+        ("scheduler", "offset", -20),
+        ("scheduler", "consumed", 77),
+        ("scheduler", "peak_was_set", None),
+        ("scheduler", "in_charge", 1),
+        ("held", "hold", []),
+        ("counted", "consumed", -1),
+        ("follower", "key", "momentum"),
+        ("follower", "groups", [0]),
     ],
 )
-def test_impossible_value_of_an_entry(kind, entry, values):
+def test_impossible_value_of_an_entry(kind, entry, value):
     saved = Saved(kind)
     assert entry in saved.state
-    for value in values:
-        saved.rejects(saved.state | {entry: value}, match=f"{entry}|state_dict")
+    saved.rejects(saved.state | {entry: value}, entry)
 
 
-@pytest.mark.parametrize(
-    ("entry", "value"),
-    [("updates", -1), ("stale", -2), ("filled", -1), ("total", None), ("best", NAN)],
-)
+@pytest.mark.parametrize(("entry", "value"), [("stale", -2), ("total", None), ("best", NAN)])
 def test_impossible_number_in_the_state_of_a_hold_rule(entry, value):
     saved = Saved("held")
     (state,) = saved.state["hold"]
     damaged = saved.state | {"hold": [state | {entry: value}]}
     saved.rejects(damaged, "is not a state of the rule HoldUntilFlat")
-
-
-UNREADABLE_CURVES = [5, {"kind": "later"}, {"kind": "plateau", "total_steps": 5, "more": 1}]
-
-
-def with_records(state, **entries):
-    """Return a state with these entries in each record."""
-    records = [record | entries for record in state["records"]]
-    return state | {"records": records}
-
-
-@pytest.mark.parametrize("curve", UNREADABLE_CURVES, ids=str)
-def test_curve_that_cannot_be_read_is_always_an_error(saved, curve):
-    """Nothing was compared: neither a follower nor `strict=False` accepts it."""
-    saved.rejects(with_records(saved.state, curve=curve), "curve")
-
-
-@pytest.mark.parametrize("peak", [-0.1, NAN, "x"])
-def test_damaged_peak(saved, peak):
-    saved.rejects(with_records(saved.state, peak_value=peak), "peak_value")
 
 
 # States of a different curve, at step 40. The message shows at most two differences.
@@ -301,19 +234,14 @@ TO_TRAIN_LONGER = ["step 40: ", " total_steps=64, now 96, ", "pass strict=False 
 
 
 @pytest.mark.parametrize(
-    ("saved", "current", "parts"),
-    [
-        ([OLD], [LONGER], TO_TRAIN_LONGER),
-        ([OLD], [SHORT], ["=64, now 9; warmup_steps=5, now 0; …,"]),
-        ([OLD, OLD], [OLD, LONGER], ["the values of group 1 differ from step 6 on"]),
-    ],
+    ("current", "parts"),
+    [(LONGER, TO_TRAIN_LONGER), (SHORT, ["=64, now 9; warmup_steps=5, now 0; …,"])],
 )
-def test_state_of_a_different_curve(saved, current, parts):
-    peaks = [0.1] * len(saved)
-    old = run_of("scheduler", saved, peaks)
+def test_state_of_a_different_curve(current, parts):
+    old = run_of("scheduler", OLD)
     old.train(40)
     state = through_file(old.scheduler.state_dict())
-    new = run_of("scheduler", current, peaks)
+    new = run_of("scheduler", current)
     with raises(ValueError, *parts, unchanged=[new]):
         new.scheduler.load_state_dict(state)
 

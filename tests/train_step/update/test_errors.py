@@ -2,17 +2,10 @@
 
 import pytest
 import torch
-from support.training.models import (
-    Recurrent,
-    batches,
-    carried_loss,
-    counting_loss,
-    mean_loss,
-    pair_loss,
-)
+from support.training.models import batches, counting_loss, mean_loss, pair_loss
 from support.training.steps import make_step, state_kept_by_skips
 from support.trees import assert_equal_trees
-from support.wrong import wrong
+from support.wrong import raises, wrong
 from torch import nn
 
 # The results of a loss function with aux or a carry; `test_loss` has the losses.
@@ -24,16 +17,6 @@ def test_number_in_aux():
         return mean_loss(model, batch), {"n": 3}
 
     make_step(loss_fn=loss_fn, has_aux=True)(*batches(1))
-
-
-@wrong(ValueError, "loss_fn returned a carry")
-def test_number_in_a_carry():
-    def loss_fn(model, batch, carry):
-        loss, (hidden, _) = carried_loss(model, batch, carry)
-        return loss, (hidden, 1.0)
-
-    step = make_step(model=Recurrent(), loss_fn=loss_fn, carry=Recurrent().initial())
-    step(*batches(1, time=3))
 
 
 @wrong(TypeError, "with has_aux=True it must return (loss, aux)")
@@ -53,13 +36,11 @@ def test_carry_of_a_different_shape():
 # Updates without gradients.
 
 
-@pytest.mark.parametrize("loss_fn", [mean_loss, pair_loss])
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_update_without_gradients_changes_nothing(loss_fn, mode):
-    step = make_step(loss_fn=loss_fn)
-    reference = make_step(loss_fn=loss_fn)
+def test_update_without_gradients_changes_nothing():
+    step = make_step(loss_fn=pair_loss)
+    reference = make_step(loss_fn=pair_loss)
     (batch,) = batches(1)
-    with mode(), pytest.raises(ValueError, match="the loss has no gradient with respect to any"):
+    with torch.no_grad(), raises(ValueError, "no gradient", "any parameter of the optimizer"):
         step(batch)
     assert_equal_trees(step(batch), reference(batch))
 
@@ -75,13 +56,12 @@ def add_group(optimizer):
     optimizer.add_param_group({"params": nn.Parameter(torch.ones(1))})
 
 
-@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [(replace_parameters, "different parameters"), (add_group, "different groups")],
 )
-def test_changed_parameters_are_rejected(name, change, message):
-    step = make_step(name)
+def test_changed_parameters_are_rejected(change, message):
+    step = make_step()
     (batch,) = batches(1)
     step(batch)
     group = step.optimizer.param_groups[0]
@@ -104,23 +84,10 @@ def indexing_loss(model, batch):
     return (model(batch[0]) - batch[1]).square().mean()
 
 
-def unpacking_loss(model, batch):
-    inputs, targets = batch
-    return (model(inputs) - targets).square().mean()
-
-
-@pytest.mark.parametrize(
-    ("loss_fn", "rows", "error"),
-    [
-        (indexing_loss, 1, IndexError),
-        (unpacking_loss, 2, RuntimeError),
-        (unpacking_loss, 3, ValueError),
-    ],
-)
-def test_error_hints_at_two_micro_batches(loss_fn, rows, error):
-    step = make_step(loss_fn=loss_fn)
-    ((inputs, targets),) = batches(1, rows=rows)
-    with pytest.raises(error) as caught:
+def test_error_hints_at_two_micro_batches():
+    step = make_step(loss_fn=indexing_loss)
+    ((inputs, targets),) = batches(1, rows=1)
+    with pytest.raises(IndexError) as caught:
         step(inputs, targets)
     assert "2 arguments are 2 micro-batches" in caught.value.__notes__[0]
 
@@ -128,9 +95,8 @@ def test_error_hints_at_two_micro_batches(loss_fn, rows, error):
 @pytest.mark.parametrize(
     "micro_batches", [batches(1, rows=1)[0][:1], (None, None)], ids=["one tensor", "no tensors"]
 )
-@pytest.mark.parametrize("loss_fn", [indexing_loss, unpacking_loss])
-def test_error_of_other_arguments_has_no_hint(loss_fn, micro_batches):
-    step = make_step(loss_fn=loss_fn)
-    with pytest.raises((TypeError, RuntimeError, ValueError, IndexError)) as caught:
+def test_error_of_other_arguments_has_no_hint(micro_batches):
+    step = make_step(loss_fn=indexing_loss)
+    with pytest.raises((TypeError, IndexError)) as caught:
         step(*micro_batches)
     assert not hasattr(caught.value, "__notes__")
