@@ -27,7 +27,6 @@ from support.curves.requirements import (
 )
 from support.curves.strategies import MAX_STEP
 from support.design.design import fault_of
-from support.numerics.shapes import WITH_POWER
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.arguments.checks import Message, message_of
@@ -129,17 +128,18 @@ def check_design_page(arguments, message):
     assert fault["path"][:common] == path[:common]
 
 
-# Every kind of wrong value, in Python: of one argument for each check.
+# Every kind of wrong value, in Python: of one argument for each check. Other arguments with the
+# same check have one wrong value, below.
 
 NOT_INTEGERS = [True, np.True_, 10.5, None, nan, 3j, [10], Fraction(10)]
 NOT_COUNTS = ["k", ".5k", "1,5k", "-1k", "1e3k", "0x1B", "1_0k", "10kB", "9" * 5000 + "k"]
 NOT_NUMBERS_OF_STEPS = ["10%", "1e99999", "1e-999999999", "ten", "nan", "10K", "5m", "2b", "1.5T"]
 NOT_PAIRS = [(50,), (50, 10, 5), 50, {85, 10}]
 NOT_PERCENTAGES = ["-1%", "100.0001%", "nan%", "inf%", "%", "2%%", "2 % 3", "1/2%", "2%\n."]
-NOT_SHAPES = ["x^2", "1 - x^2", "1-X^2", "(1-x)2", "1-x", "", "sqrt", "Linear", 2]
+NOT_SHAPES = ["x^2", "1 - x^2", "1-X^2", "(1-x)2", "1-x", "", "sqrt", "Linear", "t^-1", 2]
 # Items of a dictionary or a set have no order that the user chose.
 NOT_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
-NOT_STAGES = [5, ()]
+NOT_STAGES = [5, (), (5, 0, "(1-x)^2", 1)]
 
 
 @dataclass
@@ -183,8 +183,8 @@ def shown(value):
 
 ITEMS = [
     Values("plateaus", NOT_PAIRS, TypeError, "pair (start, duration) in percent"),
-    Values("plateaus", [(100.5, 10), (5, 300)], ValueError, "0 … 100 %; for steps"),
-    Values("stages", NOT_STAGES, TypeError, "a stage"),
+    Values("plateaus", [(100.5, 10), (10, -0.5)], ValueError, "0 … 100 %; for steps"),
+    Values("stages", NOT_STAGES, TypeError, "a stage (steps, to,"),
 ]
 
 
@@ -198,15 +198,14 @@ def test_wrong_items(wrong):
 NOT_POWERS = ["", "1e-1", " 2", "2\n", "1_0", "½", "inf", "2" * 10**6, "0.5" + "0" * 30]
 
 
-@pytest.mark.parametrize("formula", WITH_POWER)
 @pytest.mark.parametrize("power", NOT_POWERS, ids="{:.20}".format)
-def test_power_of_a_shape(formula, power):
-    shape = formula.replace("P", power)
+def test_power_of_a_shape(power):
+    shape = f"1-x^{power}"
     beginning = f"stages[0].shape = {shown(shape)}"
     check_in_python({"stages": [(5, 0.5, shape)]}, ValueError, beginning, "a decimal for P")
 
 
-# One value of every argument, wherever it can be written.
+# Arguments wherever they can be written.
 
 
 @dataclass
@@ -220,20 +219,15 @@ class Wrong:
 
 
 ARGUMENTS = [
-    Wrong({"total_steps": 10.5}, TypeError, "total_steps = 10.5", A_COUNT),
     # JSON, TOML and OmegaConf read 2e5 as a float.
     Wrong({"total_steps": 2e5}, TypeError, "total_steps = 200000.0", "'2B': write 200000"),
     Wrong({"total_steps": MAX_STEP + 1}, ValueError, "total_steps = 2147483648", A_STEP),
-    Wrong({"min_lr_ratio": 2}, ValueError, "min_lr_ratio = 2", IN_0_TO_1),
-    Wrong({"decay_shape": "t^-1"}, ValueError, "decay_shape = 't^-1'", A_DECAY_SHAPE),
     Wrong({"warmup_steps": 100}, ValueError, "warmup_steps = 100 must", "total_steps - 1 = 99"),
-    Wrong({"warmup_steps": "1K"}, TypeError, "warmup_steps = '1K'", A_COUNT),
     Wrong({"init_lr_ratio": 1.5}, ValueError, "init_lr_ratio = 1.5", IN_0_TO_1),
     Wrong({"warmup_shape": "1-x^2"}, ValueError, "warmup_shape = '1-x^2'", "'linear', 'cosine'"),
     # Plateaus.
     Wrong({"plateaus": [("9,5", 5)]}, TypeError, "plateaus[0].start = '9,5'", A_NUMBER),
     Wrong({"plateaus": [(5, "x")]}, TypeError, "plateaus[0].duration = 'x'", A_NUMBER),
-    Wrong({"plateaus": [(-1, 10)]}, ValueError, "plateaus[0] = (-1, 10)", "0 … 100 %; for steps"),
     Wrong(
         {"warmup_steps": 10, "absolute_plateaus": [(20, 5), (9, 5)]},
         ValueError,
@@ -253,16 +247,10 @@ ARGUMENTS = [
         "it lasts from step 95 to step 105; the second number is the length, not the end",
     ),
     Wrong(
-        {"plateaus": [(25, 10), (10, 20)]},
-        ValueError,
-        "plateaus[1] = (10, 20)",
-        "starts, at step 25",
-    ),
-    Wrong(
         {"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]},
         ValueError,
         "absolute_plateaus[0] = (10, 20)",
-        "at step 28",
+        "end before the next plateau starts, at step 28",
     ),
     Wrong(
         {"warmup_steps": 10, "plateaus": [(0, 100)]},
@@ -271,7 +259,6 @@ ARGUMENTS = [
         "StagedCurve",
     ),
     # Stages.
-    Wrong({"stages": [(5, 0, "(1-x)^2", 1)]}, TypeError, "stages[0] = (5,", "a stage (steps, to,"),
     Wrong({"stages": [("Rest",)]}, TypeError, "stages[0].steps = 'Rest'", "the word 'rest'; a"),
     Wrong({"stages": [(-1, 0.5)]}, ValueError, "stages[0].steps = -1", in_range(0, MAX_STEP)),
     Wrong({"stages": [("2%", 1)]}, ValueError, "stages[0].steps = '2%'", "needs total_steps"),
@@ -281,12 +268,7 @@ ARGUMENTS = [
     Wrong({"stages": [(5, 0.5, "sqrt")]}, ValueError, "stages[0].shape = 'sqrt'", A_SHAPE),
     Wrong({"stages": [(5, 0.5, "t^-4.01")]}, ValueError, "stages[0].shape = 't", "[0.25, 4]"),
     Wrong({"stages": [(0, 1)]}, ValueError, "stages add up to 0 steps", "2147483647"),
-    Wrong(
-        {"stages": [(MAX_STEP,), (1,)]},
-        ValueError,
-        "stages add up to 2147483648 steps",
-        A_STEP,
-    ),
+    Wrong({"stages": [(MAX_STEP,), (1,)]}, ValueError, "stages add up to 2147483648", A_STEP),
     Wrong(
         {"stages": [(5, 0, "exponential")], "start": 1},
         ValueError,

@@ -27,7 +27,6 @@ from plateau_jax import (
     StagedCurve,
     stack,
 )
-from plateau_jax.curves.derived_curves import Cooldown
 
 
 @pytest.fixture
@@ -175,16 +174,6 @@ def test_stack_of_no_curves():
 @wrong(TypeError, "curves = ", "several Curves, in order")
 def test_stack_of_a_single_curve():
     stack(CURVE)
-
-
-# Classes.
-
-
-@pytest.mark.parametrize("curve_type", [Curve, PlateauCurve, Cooldown])
-@wrong(TypeError, "missing 1 required", "'kind'")
-def test_subclass(curve_type):
-    class Recipe(curve_type):
-        pass
 
 
 @wrong(ValueError, "of a PlateauCurve, not of a StagedCurve")
