@@ -1,6 +1,6 @@
 """What `python -m plateau_jax` rejects: one line, exit status 2, and no file is written.
 
-Wrong options of a curve itself are in `curves/test_errors.py`.
+Other wrong arguments of a curve are in `curves/test_errors.py`.
 """
 
 import sys
@@ -28,6 +28,8 @@ def check_no_file_is_written(folder, capsys, arguments, message):
     [
         ("", "no curve: give TOTAL, --stage STEPS or --from FILE"),
         ("100 --wsd", "warmup_steps is missing: StagedCurve.wsd needs total_steps, warmup_steps, "),
+        ("--stage Rest", "stages[0].steps = 'Rest' must be an integer or text"),
+        ("100 --plateau 9,5 5", "plateaus[0].start = '9,5' must be a number"),
         ("100 --peak nan", "peak = nan must be"),
         ("--from missing.json", "No such file or directory: 'missing.json'"),
         (
@@ -119,9 +121,10 @@ def test_options_that_do_not_parse(capsys, arguments, message):
     ("text", "message"),
     [
         ("", "Expecting value"),
+        ('{"kind": "plateau", "total_steps": 2e5}', "total_steps = 200000.0 must be an integer"),
         ('{"kind": "cooldown", "curve": ' * 100_000, "maximum recursion depth exceeded"),
     ],
-    ids=["empty", "unfinished"],
+    ids=["empty", "wrong", "unfinished"],
 )
 def test_file_without_a_curve_is_refused(tmp_path, capsys, text, message):
     path = tmp_path / "curve.json"
