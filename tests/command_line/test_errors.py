@@ -126,7 +126,7 @@ def test_options_that_do_not_parse(capsys, arguments, message):
     ],
     ids=["empty", "wrong", "unfinished"],
 )
-def test_file_without_a_curve_is_refused(tmp_path, capsys, text, message):
+def test_wrong_json_file(tmp_path, capsys, text, message):
     path = tmp_path / "curve.json"
     path.write_text(text)
     error = error_of(capsys, "--from", str(path)).splitlines()[-1]
