@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.curve_warnings import ignore_curve_warnings
 from support.forecasts.logs import csv_of
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
@@ -23,8 +22,6 @@ CURVES = {
     "then": PLATEAUS.then(STAIRS, scale=0.5).cooldown(1030, 5),
     "scaled": PLAN.scale(PLATEAUS, 8, reference=16),
 }
-with ignore_curve_warnings():
-    CURVES["zero"] = StagedCurve([(5,)])
 
 STEPS = np.arange(20, 1001, 20)
 MULTIPLIERS = RUN(STEPS).astype(float)

@@ -1,9 +1,7 @@
-"""Wrong arguments of curves: in Python, in JSON and on the command line, one message names each."""
+"""Wrong arguments of curves, also of curves within curves: a message names each by its path."""
 
 import copy
-import json
 import pickle
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.commands import error_of
 from support.curves.requirements import (
     A_COUNT,
     A_DECAY_SHAPE,
@@ -21,138 +18,52 @@ from support.curves.requirements import (
     A_PERCENTAGE,
     A_SHAPE,
     A_STEP,
-    AN_INTEGER,
     FINITE,
     IN_0_TO_1,
     in_range,
 )
 from support.curves.strategies import MAX_STEP
-from support.design.design import fault_of
-from support.numerics.shapes import WITH_POWER
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.arguments.checks import Message, message_of
 
 
-def check_in_python(arguments, error, beginning, part):
-    written = with_kind(arguments)
-    curve_type = {"plateau": PlateauCurve, "staged": StagedCurve}[written.pop("kind")]
-    with pytest.raises(error) as caught:
-        curve_type(**written)
-    check_message(str(caught.value), beginning, part)
-    check_error(caught.value, error, beginning)
-
-
-def check_in_json(file, capsys, arguments, error, beginning, part):
-    text = json.dumps(with_kind(arguments))
-    with pytest.raises(error) as caught:
-        Curve.from_dict(json.loads(text))
-    check_message_with_lists(str(caught.value), beginning, part)
-    check_error(caught.value, error, beginning)
-    check_design_page(json.loads(text), message_of(caught.value))
-    file.write_text(text)
-    printed = error_of(capsys, "--from", str(file))
-    assert printed.endswith(f"curve.json: {caught.value}\n")
-
-
-def check_on_command_line(capsys, arguments, error, beginning, part):
-    printed = error_of(capsys, *command_words(with_kind(arguments)))
-    assert len(printed.splitlines()) == 1
-    check_message_with_lists(printed, f"python -m plateau_jax: error: {beginning}", part)
-
-
-def with_kind(arguments):
+def check_rejection(arguments, error, beginning, part):
+    """Check that a curve is rejected, and that the message is a line that names its argument."""
     if "stages" in arguments:
-        return {"kind": "staged", **arguments}
-    return {"kind": "plateau", "total_steps": 100, **arguments}
-
-
-def command_words(arguments):
-    """Return the arguments of a curve as those of the command."""
-    repeated = {
-        "plateaus": "--plateau",
-        "absolute_plateaus": "--absolute-plateau",
-        "stages": "--stage",
-    }
-    words = []
-    for name, value in arguments.items():
-        if name == "kind":
-            continue
-        if name == "total_steps":
-            words.insert(0, str(value))
-        elif name in repeated:
-            for items in value:
-                words += [repeated[name], *map(str, items)]
-        else:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return words
-
-
-def check_message(message, beginning, part):
+        curve_type = StagedCurve
+    else:
+        curve_type = PlateauCurve
+        arguments = {"total_steps": 100, **arguments}
+    with pytest.raises(error) as caught:
+        curve_type(**arguments)
+    message = message_of(caught.value)
+    assert type(caught.value) is error
     assert message.startswith(beginning)
     assert part in message
-
-
-def check_message_with_lists(message, beginning, part):
-    """Compare a message about JSON or the command line, which have lists in place of tuples."""
-    check_message(with_lists(message), with_lists(beginning), with_lists(part))
-
-
-def with_lists(text):
-    return text.replace("(", "[").replace(")", "]")
-
-
-def check_error(error, error_type, beginning):
-    assert type(error) is error_type
-    assert "\n" not in str(error)
-    argument = beginning.partition(" ")[0]
-    assert Message(message_of(error).path, "") == argument
+    assert "\n" not in message
+    assert Message(message.path, "") == beginning.partition(" ")[0]
 
 
 def check_copies(error):
-    copies = [copy.copy(error), copy.deepcopy(error)]
-    copies.extend(
-        pickle.loads(pickle.dumps(error, protocol))
-        for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
-    )
-    for copied in copies:
+    for copied in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert type(copied) is type(error)
         assert str(copied) == str(error)
         assert message_of(copied).path == message_of(error).path
 
 
-def check_design_page(arguments, message):
-    """Check that the page shows the message at the field of the argument."""
-    fault = fault_of({"curve": arguments, "peak": 1})
-    path = ("curve", *message.path)
-    assert fault["message"] == message
-    common = len(message.path)  # a field may be a part of the argument, or hold it
-    assert fault["path"][:common] == path[:common]
+# Every kind of wrong value, of one argument for each check. Other arguments with the same check
+# have one wrong value, below.
 
-
-# Every kind of wrong value, in Python: of one argument for each check.
-
-NOT_INTEGERS = [True, np.True_, 10.5, 10.0, None, nan, 3j, np.float32(10), [10], Fraction(10)]
+NOT_INTEGERS = [True, np.True_, 10.5, None, nan, 3j, [10], Fraction(10)]
 NOT_COUNTS = ["k", ".5k", "1,5k", "-1k", "1e3k", "0x1B", "1_0k", "10kB", "9" * 5000 + "k"]
 NOT_NUMBERS_OF_STEPS = ["10%", "1e99999", "1e-999999999", "ten", "nan", "10K", "5m", "2b", "1.5T"]
-NOT_PAIRS = [(50,), (50, 10, 5), 50, "50", None, (), {85, 10}, frozenset((85, 10)), {85: 0, 10: 0}]
+NOT_PAIRS = [(50,), (50, 10, 5), 50, {85, 10}]
 NOT_PERCENTAGES = ["-1%", "100.0001%", "nan%", "inf%", "%", "2%%", "2 % 3", "1/2%", "2%\n."]
-NOT_SHAPES = [
-    "x^2",
-    "1 - x^2",
-    "1-x**2",
-    "1-X^2",
-    "(1-x)2",
-    "1-x",
-    "",
-    "sqrt",
-    "Linear",
-    2,
-    ["linear"],
-]
+NOT_SHAPES = ["x^2", "1 - x^2", "1-X^2", "(1-x)2", "1-x", "", "sqrt", "Linear", "t^-1", 2]
 # Items of a dictionary or a set have no order that the user chose.
 NOT_SEQUENCES = [None, 50, "50", np.array(50), {(85, 10)}, {(85, 10): 0}, {85: 10}.items()]
-NOT_STAGES = [5, "ab", None, (), (1, 0.5, "linear", 2), {10, 0.5}]
+NOT_STAGES = [5, (), (5, 0, "(1-x)^2", 1)]
 
 
 @dataclass
@@ -169,17 +80,15 @@ class Values:
 VALUES = [
     Values("total_steps", [*NOT_INTEGERS, *NOT_COUNTS, *NOT_NUMBERS_OF_STEPS], TypeError, A_COUNT),
     Values("total_steps", ["1.2345k", "0.0000001M"], ValueError, "be a whole number; "),
-    Values("total_steps", [0, -5], ValueError, in_range(1, MAX_STEP)),
-    Values("total_steps", [MAX_STEP + 1, 10**50], ValueError, A_STEP),
-    Values("warmup_steps", [0.1, "rest"], TypeError, "percentage of total_steps such as '2%'"),
+    Values("total_steps", [0], ValueError, in_range(1, MAX_STEP)),
+    Values("warmup_steps", [0.1], TypeError, "percentage of total_steps such as '2%'"),
     Values("warmup_steps", [*NOT_PERCENTAGES, f"{'9' * 5000}%"], ValueError, A_PERCENTAGE),
     Values("min_lr_ratio", ["0.1", 0j, [0.1], np.True_, True, None], TypeError, A_NUMBER),
     Values("min_lr_ratio", [nan, inf, -inf], ValueError, FINITE),
-    Values("min_lr_ratio", [-0.1, 1.0000000000000002, 2, 10**150], ValueError, IN_0_TO_1),
+    Values("min_lr_ratio", [-0.1, 1.0000000000000002], ValueError, IN_0_TO_1),
     Values("decay_shape", [None, *NOT_SHAPES, "exponential"], ValueError, A_DECAY_SHAPE),
     Values("decay_shape", ["1-x^20.01", "(1-x)^20.01", "1-x^0.049"], ValueError, "P in [0.05, 20]"),
     Values("plateaus", NOT_SEQUENCES, TypeError, "sequence of pairs (start, duration)"),
-    Values("absolute_plateaus", [5], TypeError, "in steps"),
     Values("stages", [{"warmup": 5}], TypeError, "sequence of stages"),
 ]
 
@@ -188,7 +97,7 @@ VALUES = [
 def test_wrong_values(wrong):
     for value in wrong.values:
         beginning = f"{wrong.argument} = {shown(value)}"
-        check_in_python({wrong.argument: value}, wrong.error, beginning, wrong.requirement)
+        check_rejection({wrong.argument: value}, wrong.error, beginning, wrong.requirement)
 
 
 def shown(value):
@@ -198,9 +107,8 @@ def shown(value):
 
 ITEMS = [
     Values("plateaus", NOT_PAIRS, TypeError, "pair (start, duration) in percent"),
-    Values("plateaus", [(100.5, 10), (10, -0.5), (5, 300)], ValueError, "0 … 100 %; for steps"),
-    Values("absolute_plateaus", [5], TypeError, "pair"),
-    Values("stages", NOT_STAGES, TypeError, "a stage"),
+    Values("plateaus", [(100.5, 10), (10, -0.5)], ValueError, "0 … 100 %; for steps"),
+    Values("stages", NOT_STAGES, TypeError, "a stage (steps, to,"),
 ]
 
 
@@ -208,21 +116,20 @@ ITEMS = [
 def test_wrong_items(wrong):
     for value in wrong.values:
         beginning = f"{wrong.argument}[0] = {shown(value)}"
-        check_in_python({wrong.argument: [value]}, wrong.error, beginning, wrong.requirement)
+        check_rejection({wrong.argument: [value]}, wrong.error, beginning, wrong.requirement)
 
 
 NOT_POWERS = ["", "1e-1", " 2", "2\n", "1_0", "½", "inf", "2" * 10**6, "0.5" + "0" * 30]
 
 
-@pytest.mark.parametrize("formula", WITH_POWER)
 @pytest.mark.parametrize("power", NOT_POWERS, ids="{:.20}".format)
-def test_power_of_a_shape(formula, power):
-    shape = formula.replace("P", power)
+def test_power_of_a_shape(power):
+    shape = f"1-x^{power}"
     beginning = f"stages[0].shape = {shown(shape)}"
-    check_in_python({"stages": [(5, 0.5, shape)]}, ValueError, beginning, "a decimal for P")
+    check_rejection({"stages": [(5, 0.5, shape)]}, ValueError, beginning, "a decimal for P")
 
 
-# One value of every argument, wherever it can be written.
+# One mistake of each argument.
 
 
 @dataclass
@@ -236,23 +143,15 @@ class Wrong:
 
 
 ARGUMENTS = [
-    Wrong({"total_steps": 10.5}, TypeError, "total_steps = 10.5", A_COUNT),
-    Wrong({"total_steps": "1e99999"}, TypeError, "total_steps = '1e99999'", A_COUNT),
     # JSON, TOML and OmegaConf read 2e5 as a float.
     Wrong({"total_steps": 2e5}, TypeError, "total_steps = 200000.0", "'2B': write 200000"),
     Wrong({"total_steps": MAX_STEP + 1}, ValueError, "total_steps = 2147483648", A_STEP),
-    Wrong({"min_lr_ratio": 2}, ValueError, "min_lr_ratio = 2", IN_0_TO_1),
-    Wrong({"decay_shape": "t^-1"}, ValueError, "decay_shape = 't^-1'", A_DECAY_SHAPE),
     Wrong({"warmup_steps": 100}, ValueError, "warmup_steps = 100 must", "total_steps - 1 = 99"),
-    Wrong({"warmup_steps": "1K"}, TypeError, "warmup_steps = '1K'", A_COUNT),
-    Wrong({"warmup_steps": "100%"}, ValueError, "warmup_steps = 100 must", "steps - 1 = 99"),
-    Wrong({"warmup_steps": 3 * 10**9}, ValueError, "warmup_steps = 3000000000", A_STEP),
     Wrong({"init_lr_ratio": 1.5}, ValueError, "init_lr_ratio = 1.5", IN_0_TO_1),
     Wrong({"warmup_shape": "1-x^2"}, ValueError, "warmup_shape = '1-x^2'", "'linear', 'cosine'"),
     # Plateaus.
     Wrong({"plateaus": [("9,5", 5)]}, TypeError, "plateaus[0].start = '9,5'", A_NUMBER),
     Wrong({"plateaus": [(5, "x")]}, TypeError, "plateaus[0].duration = 'x'", A_NUMBER),
-    Wrong({"plateaus": [(-1, 10)]}, ValueError, "plateaus[0] = (-1, 10)", "0 … 100 %; for steps"),
     Wrong(
         {"warmup_steps": 10, "absolute_plateaus": [(20, 5), (9, 5)]},
         ValueError,
@@ -272,16 +171,10 @@ ARGUMENTS = [
         "it lasts from step 95 to step 105; the second number is the length, not the end",
     ),
     Wrong(
-        {"plateaus": [(25, 10), (10, 20)]},
-        ValueError,
-        "plateaus[1] = (10, 20)",
-        "starts, at step 25",
-    ),
-    Wrong(
         {"plateaus": [(28, 5)], "absolute_plateaus": [(10, 20)]},
         ValueError,
         "absolute_plateaus[0] = (10, 20)",
-        "at step 28",
+        "end before the next plateau starts, at step 28",
     ),
     Wrong(
         {"warmup_steps": 10, "plateaus": [(0, 100)]},
@@ -290,7 +183,6 @@ ARGUMENTS = [
         "StagedCurve",
     ),
     # Stages.
-    Wrong({"stages": [(5, 0, "(1-x)^2", 1)]}, TypeError, "stages[0] = (5,", "a stage (steps, to,"),
     Wrong({"stages": [("Rest",)]}, TypeError, "stages[0].steps = 'Rest'", "the word 'rest'; a"),
     Wrong({"stages": [(-1, 0.5)]}, ValueError, "stages[0].steps = -1", in_range(0, MAX_STEP)),
     Wrong({"stages": [("2%", 1)]}, ValueError, "stages[0].steps = '2%'", "needs total_steps"),
@@ -300,12 +192,7 @@ ARGUMENTS = [
     Wrong({"stages": [(5, 0.5, "sqrt")]}, ValueError, "stages[0].shape = 'sqrt'", A_SHAPE),
     Wrong({"stages": [(5, 0.5, "t^-4.01")]}, ValueError, "stages[0].shape = 't", "[0.25, 4]"),
     Wrong({"stages": [(0, 1)]}, ValueError, "stages add up to 0 steps", "2147483647"),
-    Wrong(
-        {"stages": [(MAX_STEP,), (1,)]},
-        ValueError,
-        "stages add up to 2147483648 steps",
-        A_STEP,
-    ),
+    Wrong({"stages": [(MAX_STEP,), (1,)]}, ValueError, "stages add up to 2147483648", A_STEP),
     Wrong(
         {"stages": [(5, 0, "exponential")], "start": 1},
         ValueError,
@@ -313,16 +200,10 @@ ARGUMENTS = [
         "or to 0",
     ),
     Wrong(
-        {"stages": [(5, 0.5, "t^-2")]},
-        ValueError,
-        "stages[0].shape = 't^-2': a t^-2 stage from",
-        "to 0",
-    ),
-    Wrong(
         {"stages": [("rest",), ("rest",)], "total_steps": 9},
         ValueError,
         "stages[1].steps = 'rest'",
-        "once",
+        "may appear only once",
     ),
     Wrong(
         {"stages": [(5,), (3,)], "total_steps": 9},
@@ -330,26 +211,17 @@ ARGUMENTS = [
         "stages add up to 8 steps",
         "= 9: write 'rest'",
     ),
-    Wrong(
-        {"stages": [(8, 1), ("50%",), ("rest",)], "total_steps": 9},
-        ValueError,
-        "stages add up to 12 steps",
-        "",
-    ),
 ]
 
 
 @pytest.mark.parametrize("wrong", ARGUMENTS, ids=lambda wrong: wrong.beginning)
-def test_wrong_arguments(wrong, tmp_path, capsys):
-    expected = (wrong.arguments, wrong.error, wrong.beginning, wrong.part)
-    check_in_python(*expected)
-    check_in_json(tmp_path / "curve.json", capsys, *expected)
-    check_on_command_line(capsys, *expected)
+def test_wrong_arguments(wrong):
+    check_rejection(wrong.arguments, wrong.error, wrong.beginning, wrong.part)
 
 
 def test_rest_is_not_advised_if_nothing_is_left():
-    with pytest.raises(ValueError, match=r"^stages add up to 10 .* total_steps = 9$"):
-        StagedCurve([(5, 1), (5,)], total_steps=9)
+    with pytest.raises(ValueError, match=r"^stages add up to 12 .* total_steps = 9$"):
+        StagedCurve([(8, 1), ("50%",), ("rest",)], total_steps=9)
 
 
 # Curves within curves.
@@ -365,7 +237,6 @@ UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 
     [
         ([], TypeError, f"arguments = [] {A_MAPPING}"),
         ({**COOLDOWN, "curve": 5}, TypeError, f"curve = 5 {A_MAPPING}"),
-        ({**COOLDOWN, "at": "x"}, TypeError, f"at = 'x' {AN_INTEGER}"),
         (
             {
                 "kind": "then",
@@ -381,24 +252,11 @@ UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 
             ValueError,
             "curve: 'step' is not an argument of PlateauCurve, which has total",
         ),
-        (
-            {**ROOT, "x" * 300: 0.1},
-            ValueError,
-            f"'{'x' * 196}... is not an argument of PlateauCurve, which has total",
-        ),
         # Missing and unknown kinds.
-        ({"total_steps": 9}, ValueError, "kind is missing: write one of 'cooldown', "),
         ({**COOLDOWN, "curve": {}}, ValueError, "curve.kind is missing: write one of "),
         ({"kind": "wsd"}, ValueError, f"kind = 'wsd' {UNKNOWN_KIND}"),
-        ({"kind": 5}, ValueError, f"kind = 5 {UNKNOWN_KIND}"),
         ({"kind": ["staged"]}, ValueError, f"kind = ['staged'] {UNKNOWN_KIND}"),
         # Missing arguments.
-        ({"kind": "staged"}, TypeError, "stages is missing: StagedCurve needs stages"),
-        (
-            {"kind": "cooldown", "curve": ROOT},
-            TypeError,
-            "at is missing: Cooldown needs curve, at, steps",
-        ),
         (
             {**COOLDOWN, "curve": {"kind": "plateau"}},
             TypeError,
@@ -412,9 +270,6 @@ def test_arguments_of_inner_curves_have_a_path(arguments, error, beginning):
     assert type(caught.value) is error
     assert str(caught.value).startswith(beginning)
     message = message_of(caught.value)
-    path = Message(message.path, "")
-    assert beginning.startswith(path)
-    names_argument = re.match(r"[\w.\[\]]+( = | is missing|: )", beginning)
-    assert bool(path) == bool(names_argument)
-    check_design_page(arguments, message)
+    assert message.path
+    assert beginning.startswith(Message(message.path, ""))
     check_copies(caught.value)

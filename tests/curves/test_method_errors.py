@@ -3,9 +3,6 @@
 import copy
 import json
 import pickle
-from dataclasses import replace
-from decimal import Decimal
-from fractions import Fraction
 from math import inf, nan
 
 import numpy as np
@@ -30,7 +27,6 @@ from plateau_jax import (
     StagedCurve,
     stack,
 )
-from plateau_jax.curves.derived_curves import Cooldown
 
 
 @pytest.fixture
@@ -47,35 +43,16 @@ def branch():
 # Values and learning rates.
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        True,
-        np.True_,
-        3.0,
-        np.float32(3),
-        nan,
-        "3",
-        b"3",
-        None,
-        Decimal(3),
-        Fraction(3),
-        [1.0, 2.0],
-        [1, None],
-        [True, 2],
-        [[1], [2, 3]],
-        np.arange(3.0),
-        np.array([True]),
-        np.array([2.0], object),
-    ],
-    ids=repr,
-)
+NOT_STEPS = [True, np.True_, 3.0, nan, "3", None, [True, 2], [[1], [2, 3]], np.arange(3.0)]
+
+
+@pytest.mark.parametrize("step", NOT_STEPS, ids=repr)
 @wrong(TypeError, "step must be an integer or an array of integers, not {step}")
 def test_step(curve, step):
     curve(step)
 
 
-@pytest.mark.parametrize("peak", [True, np.True_, "0.1", b"1", None, 1j, [0.1]], ids=repr)
+@pytest.mark.parametrize("peak", [True, np.True_, "0.1", None, 1j, np.complex64(1), [1]], ids=repr)
 @wrong(TypeError, "peak_value = {peak}", A_NUMBER)
 def test_peak_that_is_not_a_number(curve, peak):
     curve.learning_rate(3, peak)
@@ -100,8 +77,6 @@ def test_wrong_cooldown(curve):
         curve.cooldown(5, 0)
     with raises(ValueError, "at + steps = 2147483648", in_range(1, MAX_STEP)):
         curve.cooldown(MAX_STEP, 1)
-    with raises(ValueError, "to = 1e-300", "above the level at step 0, 0.0"):
-        curve.cooldown(0, 5, to=1e-300)
     with raises(ValueError, "to = 0.5", "above the level at step 550, 0.37779244"):
         curve.cooldown(550, 5, to=0.5)
     with raises(ValueError, "to = -0.1", IN_0_TO_1):
@@ -117,8 +92,6 @@ def test_wrong_continuation(curve):
 
 
 def test_wrong_part(curve):
-    with raises(ValueError, "start = -1", in_range(0, 999)):
-        curve.part(-1)
     with raises(ValueError, "start = 5", in_range(0, 4)):
         curve.part(5, 5)
     with raises(ValueError, "stop = 0", in_range(1, 1000)):
@@ -150,11 +123,9 @@ def test_wrong_steps_of_a_merge(branch):
         branch.merge_weights(5)
     with raises(ValueError, "steps[0] = -1", at_least(0)):
         branch.merge_weights([-1, 600])
-    for steps in ([600], [7, 70, 70]):
-        with raises(ValueError, f"steps = {steps}", "two rising integers"):
+    for steps in ([600], [7, 70, 70], [600, 2**31]):
+        with raises(ValueError, f"steps = {steps}", f"two rising integers, at most {MAX_STEP}"):
             branch.merge_weights(steps)
-    with raises(ValueError, f"steps = [600, {2**31}]", f"at most {MAX_STEP}"):
-        branch.merge_weights([600, 2**31])
 
 
 def test_wrong_means_of_a_merge(branch):
@@ -173,8 +144,6 @@ def test_wrong_means_of_a_merge(branch):
 def test_means_that_are_not_next_to_each_other(branch):
     with raises(ValueError, "steps[2] = 780 begins at step 680", "must begin at steps[1] = 700"):
         branch.merge_weights([600, 700, 780, 1000], mean_of=[100, 100, 100, 220])
-    with raises(ValueError, "steps[1] = 700 begins at step 650, and must begin at steps[0] = 600"):
-        branch.merge_weights([600, 700, 800], mean_of=50)
 
 
 def test_means_of_the_wrong_updates(branch):
@@ -202,30 +171,14 @@ def test_stack_of_no_curves():
     stack([])
 
 
-@pytest.mark.parametrize("curves", [CURVE, {CURVE}, {CURVE: None}], ids=type)
 @wrong(TypeError, "curves = ", "several Curves, in order")
-def test_stack_without_an_order(curves):
-    stack(curves)
-
-
-# Classes.
-
-
-@pytest.mark.parametrize("curve_type", [Curve, PlateauCurve, Cooldown])
-@wrong(TypeError, "missing 1 required", "'kind'")
-def test_subclass(curve_type):
-    class Recipe(curve_type):
-        pass
+def test_stack_of_a_single_curve():
+    stack(CURVE)
 
 
 @wrong(ValueError, "of a PlateauCurve, not of a StagedCurve")
 def test_arguments_of_a_different_class(curve):
     StagedCurve.from_dict(curve.to_dict())
-
-
-@wrong(ValueError, "warmup_steps = 1000", "total_steps - 1 = 999")
-def test_replaced_argument_is_checked(curve):
-    replace(curve, warmup_steps=1000)
 
 
 # Depth.
@@ -253,11 +206,6 @@ def test_curve_nested_64_deep_can_be_copied_and_saved(deepest):
 
 
 @wrong(ValueError, "nested 65 deep")
-def test_cooldown_of_the_deepest(deepest):
-    deepest.cooldown(5, 5)
-
-
-@wrong(ValueError, "nested 65 deep")
 def test_deepest_as_a_continuation(deepest):
     CURVE.then(deepest)
 
@@ -265,10 +213,9 @@ def test_deepest_as_a_continuation(deepest):
 # Long values.
 
 
-@pytest.mark.parametrize("value", [np.zeros((50, 50)), "two\nlines" * 999, [[0.5]] * 999], ids=type)
-@pytest.mark.parametrize("program", [PlateauCurve, PlateauCurve(9).then, Curve.from_dict])
-def test_message_shows_a_line_of_a_long_value(program, value):
-    with pytest.raises((TypeError, ValueError)) as caught:
-        program(value)
+@pytest.mark.parametrize("value", [np.zeros((50, 50)), "two\nlines" * 999], ids=type)
+def test_message_shows_a_line_of_a_long_value(value):
+    with pytest.raises(TypeError) as caught:
+        PlateauCurve(value)
     (line,) = str(caught.value).splitlines()
     assert len(line) < 900

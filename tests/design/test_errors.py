@@ -1,8 +1,7 @@
 """What the design page says about a wrong curve, peak or log, and at which field."""
 
 import pytest
-from support.curves.requirements import A_MAPPING, A_NUMBER, in_range
-from support.curves.strategies import MAX_STEP
+from support.curves.requirements import A_NUMBER
 from support.design.design import PEAK, answer_about, fault_of
 from support.forecasts.logs import LOSSES, STEPS, csv_of, opened
 
@@ -25,7 +24,6 @@ def inner_curve(curve):
 @pytest.mark.parametrize(
     ("curve", "path", "message"),
     [
-        ({**GOOD, "total_steps": 0}, ("total_steps",), f"total_steps = 0 {in_range(1, MAX_STEP)}"),
         (
             {**GOOD, "plateaus": [[0, 10], [3, 200]]},
             ("plateaus", 1),
@@ -41,7 +39,6 @@ def inner_curve(curve):
             ("stages", 1, 0),
             "stages[1].steps = 'x' must",
         ),
-        ({"kind": "oval"}, ("kind",), "kind = 'oval' must be one of"),
     ],
 )
 def test_innermost_fault_stands_at_its_field(curve, path, message):
@@ -51,19 +48,6 @@ def test_innermost_fault_stands_at_its_field(curve, path, message):
     fault = fault_of({"curve": inner_curve(curve), "peak": PEAK})
     assert f"curve.curve.{message}" in fault["message"]
     assert fault["path"] == ("curve", "curve", "curve", *path)
-
-
-@pytest.mark.parametrize(
-    ("curve", "path"),
-    [
-        (5, ("curve", "arguments")),
-        (inner_curve(5), ("curve", "curve", "curve")),
-    ],
-)
-def test_number_instead_of_a_curve(curve, path):
-    fault = fault_of({"curve": curve, "peak": PEAK})
-    assert f" = 5 {A_MAPPING}" in fault["message"]
-    assert fault["path"] == path
 
 
 def test_curve_of_too_many_stages():
@@ -76,7 +60,7 @@ def test_curve_of_too_many_stages():
 # Peaks.
 
 
-@pytest.mark.parametrize("peak", [-1, "x", None, 1e300])
+@pytest.mark.parametrize("peak", [-1, "x"])
 def test_invalid_peak_is_a_fault_of_the_peak(peak):
     fault = fault_of({"curve": GOOD, "peak": peak})
     assert fault["path"] == ("peak",)

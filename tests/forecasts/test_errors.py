@@ -69,10 +69,9 @@ def test_loss_that_is_not_positive(loss):
     make_run(losses=[1.0, loss, 1.0])
 
 
-@pytest.mark.parametrize("losses", ["high", [1, 10**400, 2], np.ones(3, complex)])
 @wrong(TypeError, "losses = ", "sequence of real numbers")
-def test_losses_that_are_not_real(losses):
-    make_run(losses=losses)
+def test_losses_that_are_not_real():
+    make_run(losses=np.ones(3, complex))
 
 
 # Files and their cells.
@@ -152,11 +151,6 @@ def test_loss_that_is_not_a_number(cell):
     read_with_last_row(loss=cell)
 
 
-@wrong(ValueError, f"the log, row 51: step = 'x' {A_NUMBER}")
-def test_step_that_is_not_a_number():
-    read_with_last_row(step="x")
-
-
 @pytest.mark.parametrize("step", ["nan", 2.5, -1, 2**31])
 @wrong(ValueError, "row 2: step = ", "number of updates")
 def test_step_that_is_not_a_number_of_updates(step):
@@ -167,11 +161,6 @@ def test_step_that_is_not_a_number_of_updates(step):
 @wrong(ValueError, "the log, row 51: lr = {lr}", "must be finite and not negative")
 def test_negative_or_infinite_learning_rate(lr):
     read_with_last_row(lr=lr)
-
-
-@wrong(ValueError, "no positive loss after the first update")
-def test_no_row_with_a_step_and_a_loss():
-    read_rows(rows_of(step=[1, ""], loss=["", 1]))
 
 
 def test_steps_with_separators_of_thousands(tmp_path):
@@ -257,15 +246,9 @@ def test_messages_are_one_line_of_limited_length(row, columns):
 # Runs that cannot be fitted.
 
 
-@pytest.mark.parametrize("run", [3, [RUN, LOSSES]])
 @wrong(TypeError, "must be a LossRun: write LossRun(")
-def test_fit_of_something_else(run):
-    fit_losses(run)
-
-
-@wrong(ValueError, "there is no run whose learning rate falls")
-def test_fit_of_no_run():
-    fit_losses([])
+def test_fit_of_something_else():
+    fit_losses([RUN, LOSSES])
 
 
 @wrong(ValueError, "of 17 logged losses", "at least 20", "more often")
@@ -275,7 +258,7 @@ def test_too_few_losses():
     fit_losses(run)
 
 
-@wrong(ValueError, "no run whose", "a decay")
+@wrong(ValueError, "there is no run whose learning rate falls", "a decay")
 def test_run_that_ended_before_its_decay():
     run = kept_losses(RUN, STEPS < 400)
     fit_losses(run)
@@ -322,10 +305,9 @@ def test_runs_of_two_models():
     fit_losses([RUN, run_of_another_model])
 
 
-@pytest.mark.parametrize("peak", [1.00001e-3, 2e-3])
 @wrong(ValueError, "several peaks, 0.001, 0.00", "fit only those of one")
-def test_runs_of_two_peaks(peak):
-    run = LossRun(CURVE, peak, STEPS, LOSSES)
+def test_runs_of_two_peaks():
+    run = LossRun(CURVE, 1.00001e-3, STEPS, LOSSES)
     fit_losses([run, RUN])
 
 
@@ -354,14 +336,10 @@ def fit(forecasting_fit):
     assert forecasting_fit.predict(CURVE) == forecast
 
 
-@wrong(ValueError, "steps = [0]", in_range(1, "total_steps = 1000"))
-def test_forecast_before_the_first_update(fit):
-    fit.losses(CURVE, [0])
-
-
-@wrong(ValueError, "steps = 1001", in_range(1, "total_steps = 1000"))
-def test_forecast_after_the_end(fit):
-    fit.losses(CURVE, 1001)
+@pytest.mark.parametrize("steps", [[0], 1001])
+@wrong(ValueError, "steps = {steps}", in_range(1, "total_steps = 1000"))
+def test_forecast_at_no_step_of_the_curve(fit, steps):
+    fit.losses(CURVE, steps)
 
 
 @wrong(TypeError, "curves", "mapping")

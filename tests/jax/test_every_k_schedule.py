@@ -96,9 +96,3 @@ def test_multi_steps_with_a_plan_may_be_wrapped():
         curve_steps.append(int(curve_state.curve_step))
     # Two updates of 4 samples; then two micro-batches for each update of 8.
     assert curve_steps == [1, 2, 2, 4, 4, 6]
-
-
-@wrong(ValueError, "the batch of pairs[1] = (160, 20) is 20")
-def test_batch_that_does_not_divide():
-    plan = BatchPlan([(0, 8), (160, 20)])
-    plan.every_k_schedule(8)

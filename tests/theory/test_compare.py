@@ -180,11 +180,6 @@ def test_note_on_curves_with_a_batch_plan():
 # Errors. `plot` has the same checks of its curves: `drawing/test_plots` has more.
 
 
-@wrong(ValueError, "curves[1].kind is missing: write one of")
-def test_dictionary_of_curves_among_curves():
-    compare(PlateauCurve(1000), {"a": PlateauCurve(1000)})
-
-
 @wrong(ValueError, "StagedCurve(", "has no positive")
 def test_curve_of_zeros():
     compare(PlateauCurve(1000), curve_of_zeros(5))

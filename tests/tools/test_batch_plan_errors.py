@@ -19,11 +19,6 @@ with ignore_curve_warnings():
 # Pairs.
 
 
-@wrong(TypeError, "pairs = {0: 8} must be a sequence of pairs (threshold, batch)")
-def test_pairs_without_an_order():
-    BatchPlan({0: 8})
-
-
 @wrong(TypeError, "pairs[0].threshold = 0.0", AN_INTEGER)
 def test_threshold_that_is_not_an_integer():
     BatchPlan([(0.0, 8)])
@@ -40,11 +35,7 @@ def test_thresholds_that_do_not_increase_from_0(pairs):
     BatchPlan(pairs)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [5, [(0, 8)], {}, {"pairs": [[0, 8]]}, {"kind": "plateau", "pairs": [[0, 8]]}],
-    ids=repr,
-)
+@pytest.mark.parametrize("arguments", [5, {"pairs": [[0, 8]]}, {"kind": "batch_plan"}], ids=repr)
 @wrong(ValueError, "arguments = {arguments}", "as to_dict returns it", "a different version")
 def test_arguments_of_something_else(arguments):
     BatchPlan.from_dict(arguments)
@@ -66,8 +57,6 @@ def test_wrong_call():
         PLAN.check(1, 0)
     with raises(ValueError, "pairs[0] = (0, 8) is 8", "= 16 does not divide"):
         PLAN.check(16)
-    with raises(ValueError, "consumed = -1", at_least(0)):
-        PLAN.micro_batches(-1, 4)
 
 
 def test_wrong_scale():
@@ -75,10 +64,6 @@ def test_wrong_scale():
         PLAN.scale(FLAT, 0, reference=16)
     with raises(TypeError, "reference = None", AN_INTEGER):
         PLAN.scale(FLAT, 8, reference=None)
-    with raises(ValueError, "reference = 8", "step 20 it is 1.41421356"):
-        PLAN.scale(FLAT, 8, reference=8)
-    with raises(ValueError, "multiply the peak by (new / old)**exponent"):
-        PLAN.scale(FLAT, 8, reference=1, exponent=2)
     with raises(TypeError, "exponent = 'half'", A_NUMBER):
         PLAN.scale(FLAT, 8, reference=16, exponent="half")
     for exponent in (0, 2.5):
@@ -104,7 +89,7 @@ def test_wrong_seesaw():
 # Factors of batch sizes.
 
 
-@wrong(ValueError, "reference = 1000000", "step 0 it is 1.0000004")
+@wrong(ValueError, "reference = 1000000", "step 0 it is 1.0000004", "(new / old)**exponent")
 def test_level_a_little_above_1():
     BatchPlan([(0, 1_000_001)]).scale(FLAT, 8, reference=1_000_000)
 
@@ -125,11 +110,6 @@ def tail():
     """A curve whose levels are 10⁻²⁷ and less."""
     exponential = StagedCurve([(1000, 1e-30, "exponential")], start=1.0)
     return exponential.part(900)
-
-
-@wrong(ValueError, "nearer to the batch size 1000", "inf, outside")
-def test_factor_that_is_infinite(tail):
-    BatchPlan([(0, 10**200)]).scale(tail, 1, reference=1, exponent=2)
 
 
 @wrong(ValueError, "curve = ", "not be scaled so often")
