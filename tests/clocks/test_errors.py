@@ -192,7 +192,7 @@ def test_count_for_a_clock_of_updates(plain):
 # Metrics.
 
 
-@wrong(TypeError, "metric")
+@wrong(TypeError, "step() needs the metric of the update")
 def test_step_without_a_metric(held):
     held.step()
 

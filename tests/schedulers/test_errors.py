@@ -60,6 +60,8 @@ def test_wrong_argument_of_lambda_lr(optimizer, error, parts, arguments):
         (ValueError, ["param_groups[0] has no betas[2]"], {"key": ("betas", 2)}),
         (ValueError, ["key = 'lr'", "use lambda_lr"], {"key": "lr"}),
         (ValueError, ["key = 'initial_lr'", "use lambda_lr"], {"key": "initial_lr"}),
+        (TypeError, ["curve = 'cosine' must be a Curve"], {"curve": "cosine"}),
+        (TypeError, ["curve = ", " must be a Curve"], {"curve": torch.ones(2)}),
     ],
 )
 def test_wrong_argument_of_follow(optimizer, error, parts, arguments):
