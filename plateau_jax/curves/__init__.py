@@ -12,8 +12,10 @@ To add a kind of curve:
    `_set_segments` with the exact segments, from which everything else follows. Import the module in
    `plateau_jax/__init__.py`, so that `Curve.from_dict` knows the kind. For the design page, add the
    kind to `code_snippets.py`, `handles.py`, `page/controls.js` and, in `page/edits.js`, to
-   `stepsOf`, all in `plateau_jax/tools/design/`. Add it to the kinds in the docstring of
-   `Curve.from_dict`. Name an argument that is a curve `curve` or `other` (`serialization.NESTED`).
+   `stepsOf`, all in `plateau_jax/tools/design/`; for legends, to `_phrases` in
+   `plateau_jax/tools/drawing/legend.py`. Add it to the kinds in the docstring of `Curve.from_dict`
+   and in `docs/configuration.md`. Name an argument that is a curve `curve` or `other`
+   (`serialization.NESTED`).
 2. In `tests/`, build and draw it in `support/curves/descriptions.py`, and write its exact levels in
    `support/numerics/oracle.py`. Add two curves that differ in every argument to
    `support/golden/curves.py`, and run `python -m support.golden.write`. A kind that is not derived

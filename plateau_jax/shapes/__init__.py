@@ -11,9 +11,10 @@ To add a shape:
    design page begins in `INITIAL_POWERS` of `plateau_jax/tools/design/answers.py`.
 2. In `tests/support/numerics/shapes.py`, write its formula and the inverse of the formula, which
    share no code with the product. In `tests/`, run `python -m support.golden.write`.
-3. Document the equation in the docstrings of `StagedCurve`, `PlateauCurve` and `Curve.cooldown`,
-   and in `docs/curves.md`, whose picture `examples/plot_docs.py` draws.
+3. Document the equation in the docstring of `StagedCurve`, in that of `PlateauCurve` if the shape
+   may end at 0, and in `docs/curves.md`, whose picture `examples/plot_docs.py` draws. If it may
+   not, name it in the errors of `StagedCurve`, `StagedCurve.wsd` and `Curve.cooldown`.
 
-Nothing else knows shapes, except that `fitting` gives lines pieces of degree 1. The warmup of a
-`PlateauCurve` has a separate list, `WarmupShape`.
+Nothing else knows shapes, except that `fitting` gives lines pieces of degree 1, and sums the three
+series of an `Expansion`. The warmup of a `PlateauCurve` has a separate list, `WarmupShape`.
 """

@@ -108,17 +108,18 @@ def test_data_clock_resumes_with_another_count(kind):
 @examples(40)
 @given(descriptions(range(3)), descriptions(range(3)), st.none() | st.integers(1, 20), counts)
 def test_every_step_so_far_is_compared(kind, description, other, unit, drawn_counts):
-    """At a partly consumed unit, the present step is too."""
+    """The present step is too, if its unit is partly consumed, or updates have not left step 0."""
     old = build(description)
     if unit is None:
         clock = None
         curve_steps = list(range(len(drawn_counts) + 1))
-        is_partly_consumed = False
+        is_step_used = False
     else:
         clock = DataClock(unit)
         consumed = list(accumulate(drawn_counts, initial=0))
         curve_steps = [samples // unit for samples in consumed]
-        is_partly_consumed = consumed[-1] % unit > 0
+        has_stayed_at_0 = len(drawn_counts) > 0 and curve_steps[-1] == 0
+        is_step_used = consumed[-1] % unit > 0 or has_stayed_at_0
     *used_steps, step = curve_steps
     saved = kind(old, [0.25], clock)
     saved.run([(count, 0.5) for count in drawn_counts])
@@ -130,7 +131,7 @@ def test_every_step_so_far_is_compared(kind, description, other, unit, drawn_cou
     for new in (build(other), *allowed):
         run = kind(new, [0.25], clock)
         is_same = new.same_until(old, step)
-        if is_partly_consumed and step < old.total_steps:
+        if is_step_used and step < old.total_steps:
             is_same = is_same and new(step) == old(step)
         if is_same:
             run.load(state)
@@ -138,7 +139,7 @@ def test_every_step_so_far_is_compared(kind, description, other, unit, drawn_cou
                 # `then` may begin at another level, at the end of the old curve.
                 if used_step not in (step, old.total_steps):
                     assert old(used_step) == new(used_step)
-            if is_partly_consumed and step < old.total_steps:
+            if is_step_used and step < old.total_steps:
                 assert new(step) == old(step)
         else:
             assert new not in allowed

@@ -74,12 +74,12 @@ class GroupScheduler(LRScheduler):
         self._advice: StepAdvice | None = None
 
         warn_of_factors(option, known)
-        message = ""
+        message, was_loaded = "", False
         if advise:
             message = message_at_build(
                 optimizer, option, self.curve_step, known, values.curves, values.bases
             )
-        was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
+            was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
         groups.claim(self.curve_step)
         if option.name == "lr" and _has_plain_step(optimizer):
             LRScheduler.__init__(self, optimizer, last_epoch)

@@ -149,8 +149,8 @@ def parameter_orders(states: Mapping[str, SplitState]) -> dict[str, str]:
 def schedule_entries(states: Mapping[str, SplitState]) -> dict[str, str]:
     """Return the positions, curves and peaks of the schedules in some states, by path.
 
-    A schedule is a scheduler, a follower or a training step. Its state may be in another, as in
-    that of torch's `SequentialLR`. Empty if there is only one rank.
+    A schedule is a scheduler, a follower, a training step or a `CurveScheduler`. Its state may be
+    in another, as in that of torch's `SequentialLR`. Empty if there is only one rank.
     """
     if processes.world_size() == 1:
         return {}
