@@ -257,10 +257,10 @@ def test_branches_have_their_peak_and_length(ladder):
     for step in range(page.starts[-1]):
         period = bisect_right(page.starts, step)
         level = ladder.level_before_decay(step, period)
-        assert page.trunk(step) == pytest.approx(level, rel=1e-7)
+        assert page.main(step) == pytest.approx(level, rel=1e-7)
     ends = zip(page.branches, page.starts, ladder.lengths, ladder.peaks, strict=True)
     for branch, start, length, peak in ends:
-        assert branch.same_until(page.trunk, start)
+        assert branch.same_until(page.main, start)
         assert branch([start, length]).tolist() == [np.float32(peak), 0]
         assert branch.total_steps == length
 
