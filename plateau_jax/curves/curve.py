@@ -191,7 +191,7 @@ class Curve(Storable):
         """
         return serialization.CURVE_CLASSES["cooldown"](self, at, steps, to=to, shape=shape)
 
-    def then(self, other: "AnyCurve", *, scale: float = 1.0) -> "Curve":
+    def then(self, other: "Curve", *, scale: float = 1.0) -> "Curve":
         """Return a curve that follows this one to its end, then `other` times `scale`.
 
             curve(step)                          for step < total_steps
@@ -200,7 +200,7 @@ class Curve(Storable):
         Source of restarts: SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
         Args:
-            other: The curve that follows, or a mapping that `from_dict` reads.
+            other: The curve that follows.
             scale: Factor for the levels of `other`, above 0 and at most 1.
 
         Raises:
@@ -233,7 +233,7 @@ class Curve(Storable):
         """
         return serialization.CURVE_CLASSES["part"](self, start, stop)
 
-    def same_until(self, other: "AnyCurve", step: int) -> bool:
+    def same_until(self, other: "Curve", step: int) -> bool:
         """Return True if both curves have the same multiplier at every step below `step`.
 
         If so, a run that was saved under one of them at or before `step` can resume under the
@@ -241,7 +241,7 @@ class Curve(Storable):
         same first step, length, shape and levels.
 
         Args:
-            other: The curve to compare with, or a mapping that `from_dict` reads.
+            other: The curve to compare with.
             step: The first step that is not compared; at least 0.
 
         >>> from plateau_jax import PlateauCurve
@@ -253,18 +253,18 @@ class Curve(Storable):
         difference = self.first_difference(other)
         return difference is None or step <= difference
 
-    def first_difference(self, other: "AnyCurve") -> int | None:
+    def first_difference(self, other: "Curve") -> int | None:
         """Return the largest step for which `same_until` is True; None if it is True for all.
 
         Args:
-            other: The curve to compare with, or a mapping that `from_dict` reads.
+            other: The curve to compare with.
 
         >>> from plateau_jax import PlateauCurve
         >>> curve = PlateauCurve(1000, warmup_steps=100)
         >>> curve.first_difference(curve.cooldown(500, 100))
         501
         """
-        other = as_curve("other", other)
+        other = check_curve("other", other)
         for step, after in exact_segments.differences(self._exact_segments, other._exact_segments):
             if self._level_at(step) != other._level_at(step) or self(step) != other(step):
                 return step
@@ -362,8 +362,6 @@ class Curve(Storable):
     def from_dict(cls, arguments: Mapping[str, Any]) -> Self:
         """Build the curve that `to_dict` or a configuration file describes.
 
-        Every function that takes a curve takes such a mapping too.
-
         Args:
             arguments: The kind of the curve, which is `"plateau"`, `"staged"`, `"cooldown"`,
                 `"then"`, `"part"` or `"scaled"`, and the arguments of its constructor.
@@ -388,16 +386,11 @@ def _evaluate_one(curve: Curve, step: int) -> float:
 _evaluate_one.__dict__["_dynamo_marked_constant"] = True
 
 
-AnyCurve = Curve | Mapping[str, Any]
-"""The type of an argument that is a curve, or a mapping that `Curve.from_dict` reads."""
-
-
-def as_curve(path: checks.Path | str, value: Any) -> Curve:
-    """Return a curve as it is, and build the curve that a mapping describes."""
+def check_curve(path: checks.Path | str, value: Any) -> Curve:
+    """Return a curve; raise a TypeError for anything else."""
     if isinstance(value, Curve):
         return value
-    if not isinstance(value, Mapping):
-        raise TypeError(checks.must(path, value, "be a Curve"))
-    if isinstance(path, str):
-        path = (path,)
-    return serialization.curve_from_dict(Curve, value, path)
+    requirement = "be a Curve"
+    if isinstance(value, Mapping):
+        requirement += ": Curve.from_dict builds one from a mapping"
+    raise TypeError(checks.must(path, value, requirement))

@@ -6,7 +6,7 @@ from typing import final
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP, Message
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.curves.curve import Curve, as_curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.numerics import as_level, nearest_float32, rounded
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
@@ -25,7 +25,7 @@ class Cooldown(Curve, kind="cooldown"):
     shape: str = "1-sqrt"
 
     def __post_init__(self) -> None:
-        curve = as_curve("curve", self.curve)
+        curve = check_curve("curve", self.curve)
         at = checks.count("at", self.at, 0, MAX_STEP)
         steps = checks.count("steps", self.steps, 1, MAX_STEP)
         checks.positive_int("at + steps", at + steps)
@@ -69,8 +69,8 @@ class Then(Curve, kind="then"):
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        curve = as_curve("curve", self.curve)
-        other = as_curve("other", self.other)
+        curve = check_curve("curve", self.curve)
+        other = check_curve("other", self.other)
         scale = checks.number("scale", self.scale)
         if not 0 < scale <= 1:
             raise ValueError(checks.must("scale", scale, "lie in (0, 1]"))
@@ -101,7 +101,7 @@ class Part(Curve, kind="part"):
     stop: int | None = None
 
     def __post_init__(self) -> None:
-        curve = as_curve("curve", self.curve)
+        curve = check_curve("curve", self.curve)
         total = curve.total_steps
         stop = total
         if self.stop is not None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any, final
 
 from plateau_jax.arguments import checks
-from plateau_jax.curves.curve import Curve, as_curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.numerics import Level, as_level, nearest_power
 from plateau_jax.table.exact_segments import (
     ExactSegment,
@@ -36,7 +36,7 @@ class ScaledCurve(Curve, kind="scaled"):
     exponent: float = 0.5
 
     def __post_init__(self) -> None:
-        curve = as_curve("curve", self.curve)
+        curve = check_curve("curve", self.curve)
         pairs = check_pairs(self.pairs)
         unit = checks.count("unit", self.unit, 1)
         check_unit(curve, unit)

@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP
-from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.table.evaluation import (
     LIMB_BITS,
     Operations,
@@ -71,7 +71,7 @@ def _multiplier(table: Table, step: Any) -> jax.Array:
     return _call_on_mesh(_evaluate, step, table)
 
 
-def optax_schedule(curve: AnyCurve, peak_value: Any) -> Callable[[Any], jax.Array]:
+def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
     """Return the curve as an optax schedule, which optax takes as `learning_rate`.
 
         lr(step) = float32(float32(peak_value) · curve(step))
@@ -81,7 +81,7 @@ def optax_schedule(curve: AnyCurve, peak_value: Any) -> Callable[[Any], jax.Arra
     equal and have the same hash; they can be pickled. One with a traced peak equals only itself.
 
     Args:
-        curve: The curve, or a mapping that `Curve.from_dict` reads.
+        curve: The curve.
         peak_value: The peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶. A traced
             scalar is rounded too, but its range is not checked.
 
@@ -103,7 +103,7 @@ def optax_schedule(curve: AnyCurve, peak_value: Any) -> Callable[[Any], jax.Arra
     >>> schedule(100)
     Array(0.0003, dtype=float32)
     """
-    curve = as_curve("curve", curve)
+    curve = check_curve("curve", curve)
     if curve.unit is not None:
         raise ValueError(
             f"curve is from BatchPlan.scale: a step is {curve.unit} samples or tokens, but optax "

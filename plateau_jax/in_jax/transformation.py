@@ -14,7 +14,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
 from plateau_jax.clocks.position import Position, advance, start_position
-from plateau_jax.curves.curve import AnyCurve, as_curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.in_jax.schedule import (
     OptaxSchedule,
     check_peak,
@@ -47,7 +47,7 @@ class ScaleByCurveState(NamedTuple):
 
 
 def scale_by_curve(
-    curve: AnyCurve, peak_value: Any, clock: AnyClock | None = None
+    curve: Curve, peak_value: Any, clock: AnyClock | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Multiply updates by minus the curve's learning rate, at the end of an optax chain.
 
@@ -80,7 +80,7 @@ def scale_by_curve(
     Updates keep their dtype.
 
     Args:
-        curve: The curve, or a mapping that `Curve.from_dict` reads.
+        curve: The curve.
         peak_value: As in `optax_schedule`.
         clock: A `DataClock`; or a hold rule such as `HoldUntilFlat`, or a list of hold rules, each
             of which sees every update and counts independently. By default each update is a step of
@@ -122,7 +122,7 @@ def scale_by_curve(
     The 9 updates are 6 steps: after 5 updates the curve reached its plateau, at step 5, and the
     hold rule held it there for 3 updates, because the loss did not improve.
     """
-    curve = as_curve("curve", curve)
+    curve = check_curve("curve", curve)
     schedule = OptaxSchedule(curve, check_peak(peak_value))
     checked = check_clock(clock, [curve])
     for name, amount in (("unit", checked.unit), ("count", checked.count)):

@@ -7,7 +7,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock, check_clock
 from plateau_jax.clocks.position import advance_on_host, dump_position, start_position
-from plateau_jax.curves.curve import AnyCurve, as_curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.group_values import GroupValues
 from plateau_jax.runs.record import dump_records, records_of
@@ -44,7 +44,7 @@ class CurveScheduler:
     all updates.
 
     Args:
-        curve: A curve, or a mapping that `Curve.from_dict` reads.
+        curve: The curve.
         peak_value: The learning rate at multiplier 1, rounded to float32.
         clock: As in `resume_record`.
 
@@ -60,10 +60,8 @@ class CurveScheduler:
     0.00015
     """
 
-    def __init__(
-        self, curve: AnyCurve, peak_value: float, *, clock: AnyClock | None = None
-    ) -> None:
-        self._curve = as_curve("curve", curve)
+    def __init__(self, curve: Curve, peak_value: float, *, clock: AnyClock | None = None) -> None:
+        self._curve = check_curve("curve", curve)
         self._clock = check_clock(clock, [self._curve])
         peak = float(checks.peak("peak_value", peak_value))
         self._values = GroupValues([self._curve], [peak])

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypedDict, cast
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import suppress_warnings
 from plateau_jax.clocks.clock import AnyClock, CheckedClock, check_clock
-from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.saved_states.formats import Format, describe_error
 
 
@@ -26,7 +26,7 @@ _FORMAT = Format("resume_record", _SavedRecord)
 
 
 def resume_record(
-    curve: AnyCurve, peak_value: Any = None, clock: AnyClock | None = None
+    curve: Curve, peak_value: Any = None, clock: AnyClock | None = None
 ) -> dict[str, Any]:
     """Return the record of a run for `check_resume` and `check_resume_file`.
 
@@ -36,7 +36,7 @@ def resume_record(
     of each parameter group, under `"records"`.
 
     Args:
-        curve: The curve of the run, or a mapping that `Curve.from_dict` reads.
+        curve: The curve of the run.
         peak_value: The peak learning rate; None to leave it out of the comparison.
         clock: The clock of the run: a `DataClock`, a hold rule such as `HoldUntilFlat`, or a list
             of hold rules. By default the run counts updates.
@@ -60,7 +60,7 @@ def resume_record(
      'curve': {'kind': 'staged', 'stages': [[10, 1.0, 'linear']], 'start': 0.0},
      'peak_value': 0.0003, 'clock': {'kind': 'data', 'unit': 64, 'count': None}}
     """
-    curve = as_curve("curve", curve)
+    curve = check_curve("curve", curve)
     if peak_value is not None:
         peak_value = shortest_decimal(peak_value)
     record = Record(curve, peak_value, check_clock(clock, [curve]).to_plain())

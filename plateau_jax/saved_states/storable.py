@@ -23,13 +23,17 @@ class Storable:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        return {"kind": self._kind, **self.__getstate__()}
+        values: dict[str, Any] = {"kind": self._kind, **self.__getstate__()}
+        for name, value in values.items():
+            if isinstance(value, Storable):
+                values[name] = value.to_dict()
+        return values
 
-    # Pickles and copies contain only the arguments, as plain values, so that
+    # Pickles and copies contain only the arguments, with lists in place of named tuples, so that
     # `torch.load(weights_only=True)` needs to allow no other class.
     def __getstate__(self) -> dict[str, Any]:
         names = [item.name for item in fields(cast("Any", self))]
-        return {name: _to_plain_value(getattr(self, name)) for name in names}
+        return {name: _with_lists(getattr(self, name)) for name in names}
 
     # Built again, so that the arguments are checked: unpickling would copy whatever a file contains
     # into the value, even under `weights_only`, which checks classes but not states. Warnings are
@@ -40,9 +44,8 @@ class Storable:
         vars(self).update(vars(rebuilt))
 
 
-def _to_plain_value(value: Any) -> Any:
+def _with_lists(value: Any) -> Any:
+    """Return a value with lists in place of tuples."""
     if isinstance(value, tuple):
-        return [_to_plain_value(item) for item in cast("tuple[Any, ...]", value)]
-    if isinstance(value, Storable):
-        return value.to_dict()
+        return [_with_lists(item) for item in cast("tuple[Any, ...]", value)]
     return value

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Count
-from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.scaled_curve import ScaledCurve, check_pairs, check_unit
 from plateau_jax.numerics import Level, rounded, scaled
 from plateau_jax.saved_states.formats import DIFFERENT_VERSION
@@ -117,9 +117,7 @@ class BatchPlan(Storable, kind="batch_plan"):
             phases.append(_Phase(updates, consumed, batch_size))
         return phases
 
-    def scale(
-        self, curve: AnyCurve, unit: Count, *, reference: Count, exponent: float = 0.5
-    ) -> Curve:
+    def scale(self, curve: Curve, unit: Count, *, reference: Count, exponent: float = 0.5) -> Curve:
         """Return the curve with its learning rates scaled by the batch sizes of the plan.
 
             scaled(step) = curve(step) · (plan(step · unit) / reference)^exponent
@@ -135,8 +133,7 @@ class BatchPlan(Storable, kind="batch_plan"):
         (arXiv:2205.10287); the exponent 1, for SGD, Goyal et al. 2017 (arXiv:1706.02677).
 
         Args:
-            curve: The curve, or a mapping that `Curve.from_dict` reads, in steps of `unit` samples
-                or tokens.
+            curve: The curve, in steps of `unit` samples or tokens.
             unit: Samples or tokens per step, at least 1; every threshold must be a multiple of it.
             reference: The batch size at which the peak was tuned, at least 1.
             exponent: Above 0 and at most 2, read as the decimal that you write.
@@ -158,13 +155,12 @@ class BatchPlan(Storable, kind="batch_plan"):
         >>> scaled([0, 49, 50, 75]), scaled.unit
         (array([0.5  , 0.255, 0.5  , 0.25 ], dtype=float32), 8)
         """
-        curve = as_curve("curve", curve)
         unit = checks.count("unit", unit, 1)
         reference = checks.count("reference", reference, 1)
         return ScaledCurve(curve, self.pairs, unit, reference=reference, exponent=exponent)
 
     @classmethod
-    def seesaw(cls, curve: AnyCurve, batch: Count, *, unit: Count, largest: Count) -> "BatchPlan":
+    def seesaw(cls, curve: Curve, batch: Count, *, unit: Count, largest: Count) -> "BatchPlan":
         """Return a plan that doubles the batch size each time the curve has fallen by half.
 
         The k-th doubling takes place at the first step from which the curve stays at or below 2⁻ᵏ
@@ -180,8 +176,7 @@ class BatchPlan(Storable, kind="batch_plan"):
         at equal FLOPs, below the critical batch size.
 
         Args:
-            curve: The curve, or a mapping that `Curve.from_dict` reads, in steps of `unit` samples
-                or tokens.
+            curve: The curve, in steps of `unit` samples or tokens.
             batch: The first batch size, in samples or tokens, at least 1.
             unit: Samples or tokens per step, at least 1.
             largest: The largest batch size allowed, at least `batch`.
@@ -198,7 +193,7 @@ class BatchPlan(Storable, kind="batch_plan"):
         >>> [(threshold // 32, batch) for threshold, batch in plan.pairs]
         [(0, 32), (5000, 64), (6667, 128), (7700, 256)]
         """
-        curve = as_curve("curve", curve)
+        curve = check_curve("curve", curve)
         batch = checks.count("batch", batch, 1)
         unit = checks.count("unit", unit, 1)
         check_unit(curve, unit)

@@ -236,7 +236,7 @@ UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 
     ("arguments", "error", "beginning"),
     [
         ([], TypeError, f"arguments = [] {A_MAPPING}"),
-        ({**COOLDOWN, "curve": 5}, TypeError, f"curve = 5 {A_MAPPING}"),
+        ({**COOLDOWN, "curve": 5}, TypeError, "curve = 5 must be a Curve"),
         (
             {
                 "kind": "then",

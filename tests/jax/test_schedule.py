@@ -147,7 +147,7 @@ def test_schedule_is_a_value(copied, peak):
     schedule = optax_schedule(CURVE, peak)
     schedule(3)
     copy_of_schedule = copied(schedule)
-    assert copy_of_schedule == schedule == optax_schedule(CURVE.to_dict(), 0.1)
+    assert copy_of_schedule == schedule == optax_schedule(CURVE, 0.1)
     assert hash(copy_of_schedule) == hash(schedule)
     assert repr(copy_of_schedule) == repr(schedule) == f"optax_schedule({CURVE!r}, 0.1)"
     assert_equal_bits(copy_of_schedule(STEPS), product(CURVE, 0.1, STEPS))

@@ -1,29 +1,14 @@
 """The curve and the peak of each parameter group, when a schedule is built."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
-from plateau_jax.curves.curve import Curve, as_curve
+from plateau_jax.curves.curve import Curve
 from torch_bridge.groups.optimizers import updates_made
 from torch_bridge.groups.options import GroupOption, as_number, check_length
-
-
-def as_curves(path: checks.Path | str, value: Any) -> Curve | Sequence[Curve | None]:
-    """Build the curve that a mapping describes, also within sequences of any depth.
-
-    Return every other value as it is: the caller checks it.
-    """
-    if isinstance(value, Mapping):
-        return as_curve(path, value)
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray):
-        return cast("Any", value)
-    if isinstance(path, str):
-        path = (path,)
-    items = enumerate(cast("Sequence[Any]", value))
-    return [cast("Any", as_curves((*path, index), item)) for index, item in items]
 
 
 def curves_of(

@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.position import start_position
-from plateau_jax.curves.curve import AnyCurve
+from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.comparison import StateOwner
 from torch_bridge.groups.options import GroupOption
 from torch_bridge.schedulers.group_scheduler import GroupScheduler
@@ -77,7 +77,7 @@ class follow(GroupScheduler):
         self,
         optimizer: Optimizer,
         key: str | tuple[str, int],
-        curve: AnyCurve | Sequence[AnyCurve | None],
+        curve: Curve | Mapping[str, Any] | Sequence[Curve | None],
     ) -> None:
         option = _option(key)
         super().__init__(optimizer, option, curve, None, -1, advise=True)

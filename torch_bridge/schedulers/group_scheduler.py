@@ -24,7 +24,7 @@ from plateau_jax.clocks.position import (
     position_after,
     start_position,
 )
-from plateau_jax.curves.curve import AnyCurve, Curve
+from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.group_values import one_if_equal
 from plateau_jax.runs.record import dump_records, records_of
@@ -51,7 +51,7 @@ class GroupScheduler(LRScheduler):
         self,
         optimizer: Optimizer,
         option: GroupOption,
-        curve: AnyCurve | Sequence[AnyCurve | None],
+        curve: Curve | Mapping[str, Any] | Sequence[Curve | None],
         clock: AnyClock | None,
         last_epoch: int,
         *,

@@ -11,7 +11,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock
 from plateau_jax.clocks.position import start_position
-from plateau_jax.curves.curve import AnyCurve
+from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.comparison import StateOwner
 from torch_bridge.groups.optimizers import needs_two_backward_passes
 from torch_bridge.groups.options import LEARNING_RATE
@@ -51,8 +51,9 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
     Args:
         optimizer: Any torch optimizer.
-        curve: One curve for all parameter groups, or a sequence with one for each. A mapping that
-            `Curve.from_dict` reads stands for a curve.
+        curve: One curve for all parameter groups, or a sequence with one for each. For trainers
+            that build a scheduler from text, one curve may be a mapping that `Curve.from_dict`
+            reads.
         last_epoch: Index of the last finished update. To begin at step n, pass n - 1, as in torch;
             the attribute is then n.
         strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
@@ -111,7 +112,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
     def __init__(
         self,
         optimizer: Optimizer,
-        curve: AnyCurve | Sequence[AnyCurve],
+        curve: Curve | Mapping[str, Any] | Sequence[Curve],
         last_epoch: int = -1,
         *,
         strict: bool = True,

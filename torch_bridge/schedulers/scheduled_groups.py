@@ -8,7 +8,7 @@ kept in `bases`, as torch does in `base_lrs`, and in the group, where the next s
 Removed groups are forgotten.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from operator import is_
@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 from torch.optim import Optimizer
 
-from plateau_jax.curves.curve import AnyCurve, Curve
+from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.serialization import curve_from_dict
 from plateau_jax.runs.group_values import GroupValues
-from torch_bridge.groups.curves_and_peaks import as_curves, curves_of, curves_of_groups_with
+from torch_bridge.groups.curves_and_peaks import curves_of, curves_of_groups_with
 from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.groups.options import (
     GroupOption,
@@ -46,21 +47,23 @@ class ScheduledGroups:
         self,
         optimizer: Optimizer,
         option: GroupOption,
-        curve: AnyCurve | Sequence[AnyCurve | None],
+        curve: Curve | Mapping[str, Any] | Sequence[Curve | None],
     ) -> None:
         groups = groups_of(optimizer)
         self.optimizer = optimizer
         self.option = option
-        given = as_curves("curve", curve)
+        given: Any = curve
+        if isinstance(curve, Mapping):
+            given = curve_from_dict(Curve, curve, ("curve",))
         self.curve: Curve | None = None
         """The curve of all groups; None if each group has its own."""
         self._skips_groups = False
         """True if groups without the option are ignored."""
         if isinstance(given, Curve):
             self.curve = given
-        elif option.name != "lr" and isinstance(given, list) and None in given:
+        elif option.name != "lr" and isinstance(curve, list | tuple) and None in curve:
             self._skips_groups = True
-            given = curves_of_groups_with(option, groups, given)
+            given = curves_of_groups_with(option, groups, curve)
         known = [*self.present()]
         self.curves: list[Any] = curves_of(known, given)
         """Torch's `lr_lambdas`: the curve of each group, in a list that programs may append to."""

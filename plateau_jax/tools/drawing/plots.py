@@ -4,21 +4,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast, overload
 
 from plateau_jax.arguments import checks
-from plateau_jax.curves.curve import AnyCurve, as_curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.tools.drawing import axes
 from plateau_jax.tools.drawing.legend import NamedCurve
 
 
 @overload
 def plot(
-    curves: Iterable[AnyCurve] | Mapping[str, AnyCurve],
+    curves: Iterable[Curve] | Mapping[str, Curve],
     /,
     *,
     peak_value: float = 1.0,
     ax: Any = None,
 ) -> Any: ...
 @overload
-def plot(*curves: AnyCurve, peak_value: float = 1.0, ax: Any = None) -> Any: ...
+def plot(*curves: Curve, peak_value: float = 1.0, ax: Any = None) -> Any: ...
 def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
     """Plot learning rates, peak_value · curve(step), against the step. Needs matplotlib.
 
@@ -27,8 +27,7 @@ def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
     readable in black and white.
 
     Args:
-        curves: Curves, or one list of curves, or one mapping from names to curves. A mapping that
-            `Curve.from_dict` reads stands for a curve.
+        curves: Curves, or one list of curves, or one mapping from names to curves.
         peak_value: The peak learning rate, by which the curves are multiplied.
         ax: The matplotlib Axes to draw into; the current ones by default. Limits that you set are
             kept.
@@ -64,7 +63,7 @@ def name_curves(curves: tuple[Any, ...]) -> list[NamedCurve]:
         items = enumerate(cast("Iterable[Any]", given))
     named: list[NamedCurve] = []
     for key, value in items:
-        curve = as_curve(f"curves[{checks.short_repr(key)}]", value)
+        curve = check_curve(f"curves[{checks.short_repr(key)}]", value)
         named.append(NamedCurve(curve, str(key) if has_names else None))
     if not named:
         raise ValueError("there is no curve: pass at least one")
@@ -72,9 +71,6 @@ def name_curves(curves: tuple[Any, ...]) -> list[NamedCurve]:
 
 
 def _is_collection(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        kind = cast("Mapping[str, Any]", value).get("kind")
-        return not isinstance(kind, str)  # a mapping with a kind is one curve
     # An array without dimensions passes for an `Iterable`, but cannot be iterated.
     is_scalar = isinstance(value, str | bytes) or getattr(value, "ndim", 1) == 0
     return isinstance(value, Iterable) and not is_scalar

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.tools.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
@@ -173,7 +173,7 @@ class LossFit:
     runs: tuple[LossRun, ...]
     _law: Law = field(repr=False)
 
-    def predict(self, curve: AnyCurve, peak_value: float | None = None) -> LossForecast:
+    def predict(self, curve: Curve, peak_value: float | None = None) -> LossForecast:
         """Forecast the loss after the last step of a curve.
 
             loss ± 2 √(sd² + a² + q² + (1.5 c)² + d² + (0.003 loss)² + k²)
@@ -186,8 +186,8 @@ class LossFit:
         all runs. With one run, d is 0. k is 0.01 loss ∣log₂(peak/peak of the nearest run)∣.
 
         Args:
-            curve: Any curve, or a mapping that describes it, with more than a tenth of the steps of
-                the longest run, and at most four times as many.
+            curve: Any curve with more than a tenth of the steps of the longest run, and at most
+                four times as many.
             peak_value: The peak learning rate of the curve; by default that of the runs. The
                 largest learning rate must be within a factor of 1.5 of that of a run.
 
@@ -202,9 +202,9 @@ class LossFit:
             ValueError: The curve is too long or too short, or the peak too far from that of the
                 runs. `peak_value` is left out, but the runs have different ones.
         """
-        return self._predict(as_curve("curve", curve), peak_value).forecast
+        return self._predict(check_curve("curve", curve), peak_value).forecast
 
-    def losses(self, curve: AnyCurve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
+    def losses(self, curve: Curve, steps: ArrayLike, peak_value: float | None = None) -> _Floats:
         """Evaluate the law at steps of a curve, in about a millisecond per step.
 
         Args:
@@ -219,14 +219,14 @@ class LossFit:
         Raises:
             TypeError, ValueError: As `predict`; a step out of range.
         """
-        curve = as_curve("curve", curve)
+        curve = check_curve("curve", curve)
         peak, _ = self._check_peak(curve, peak_value)
         progress, noise = schedule_sums(curve, peak, _check_steps(steps, curve))
         with np.errstate(divide="ignore"):
             return np.asarray(self._law.losses(progress, noise))
 
     def compare(
-        self, curves: Mapping[str, AnyCurve], peak_value: float | None = None
+        self, curves: Mapping[str, Curve], peak_value: float | None = None
     ) -> LossComparison:
         """Forecast several curves, and their differences to the first.
 
@@ -259,7 +259,7 @@ class LossFit:
             raise ValueError("there is no curve: write fit.compare({'name': curve, ...})")
         predictions: list[Prediction] = []
         for name, value in curves.items():
-            curve = as_curve(f"curves[{checks.short_repr(name)}]", value)
+            curve = check_curve(f"curves[{checks.short_repr(name)}]", value)
             predictions.append(self._predict(curve, peak_value))
         first = predictions[0]
         return LossComparison(
@@ -270,7 +270,7 @@ class LossFit:
 
     def plot(
         self,
-        curves: AnyCurve | Iterable[AnyCurve] | Mapping[str, AnyCurve] | None = None,
+        curves: Curve | Iterable[Curve] | Mapping[str, Curve] | None = None,
         *,
         peak_value: float | None = None,
         ax: Any = None,

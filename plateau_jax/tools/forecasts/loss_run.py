@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.curves.staged_curve import StagedCurve
 from plateau_jax.tools.forecasts.read_losses import (
     curve_of,
@@ -45,7 +45,7 @@ class LossRun:
     noisier: log their mean since the last logged loss, not an EMA or a running mean.
 
     Args:
-        curve: The curve of the learning rates, or a mapping that `Curve.from_dict` reads.
+        curve: The curve of the learning rates.
         peak_value: The peak learning rate, positive; the run used peak_value · curve(step).
         steps: Integers, shape (n,), increasing: the loss at step t was measured after t updates.
         losses: Positive numbers, shape (n,), such as a mean cross-entropy in nats. A first loss
@@ -78,14 +78,14 @@ class LossRun:
 
     def __init__(
         self,
-        curve: AnyCurve,
+        curve: Curve,
         peak_value: float,
         steps: ArrayLike,
         losses: ArrayLike,
         *,
         lrs_from: int | None = None,
     ) -> None:
-        curve = as_curve("curve", curve)
+        curve = check_curve("curve", curve)
         check_counts_updates(curve)
         peak = float(checks.number("peak_value", peak_value))
         if not checks.peak("peak_value", peak) > 0:
@@ -111,7 +111,7 @@ class LossRun:
     def read(
         cls,
         source: str | PathLike[str] | Iterable[Mapping[str, Any]],
-        curve: AnyCurve | None = None,
+        curve: Curve | None = None,
         peak_value: float | None = None,
         *,
         step: str | None = None,
@@ -130,9 +130,9 @@ class LossRun:
             source: The path of a file: CSV with commas or tabs, JSON lines or a list, or the lines
                 of a console; in UTF-8, or in UTF-16 with a byte-order mark. Or rows: a list of
                 dictionaries, such as that of a `MetricLog`, or a pandas data frame.
-            curve: The curve of the run, or a mapping that describes it. Without it the learning
-                rates of the log are used, with straight lines between them; the sums of the law
-                then leave out the updates before the first logged learning rate.
+            curve: The curve of the run. Without it the learning rates of the log are used, with
+                straight lines between them; the sums of the law then leave out the updates before
+                the first logged learning rate.
             peak_value: The peak learning rate of the curve; by default, the one with which all
                 learning rates of the log are on the curve.
             step: The column of steps, the numbers of updates: by default `step`, `global_step`,
@@ -159,7 +159,7 @@ class LossRun:
         array([ 50, 100])
         """
         if curve is not None:
-            curve = as_curve("curve", curve)
+            curve = check_curve("curve", curve)
         elif peak_value is not None:
             raise ValueError("peak_value= without curve=: give both, or neither")
         table = LogTable.from_log(read_log(source), step)

@@ -9,7 +9,7 @@ import numpy as np
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message
-from plateau_jax.curves.curve import AnyCurve, Curve, as_curve
+from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.tools.logged_lrs.faults import Fault, find_faults, lrs_at, peak_limits
 from plateau_jax.tools.logged_lrs.log_table import (
     Cell,
@@ -101,7 +101,7 @@ def _explanation(faults: Sequence[Fault]) -> list[str]:
 
 def compare_log(
     source: str | PathLike[str] | Iterable[Mapping[str, Any]],
-    curve: AnyCurve,
+    curve: Curve,
     peak_value: float,
     *,
     step: str | None = None,
@@ -127,7 +127,7 @@ def compare_log(
         source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
             updates: the row of step n should have the learning rate at step n of the curve. If the
             log counts from 1, its learning rates are one update late.
-        curve: The curve that the run should have followed, or a mapping that describes it.
+        curve: The curve that the run should have followed.
         peak_value: Its peak learning rate.
         step: The column of steps, as in `LossRun.read`.
         lr: The column of learning rates, as in `LossRun.read`; in a CSV file of TensorBoard,
@@ -158,7 +158,7 @@ def compare_log(
     >>> comparison.first_difference, comparison.fault.name, comparison.fault.most
     (10, 'too fast', 4)
     """
-    checked = as_curve("curve", curve)
+    checked = check_curve("curve", curve)
     check_counts_updates(checked)
     if not checks.peak("peak_value", peak_value) > 0:
         raise ValueError(checks.must("peak_value", peak_value, "be positive"))

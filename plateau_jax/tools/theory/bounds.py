@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.arguments import checks
-from plateau_jax.curves.curve import AnyCurve, Curve
+from plateau_jax.curves.curve import Curve
 from plateau_jax.tools.drawing import tables
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
@@ -84,9 +84,9 @@ class Comparison:
 
 
 @overload
-def compare(curves: Iterable[AnyCurve] | Mapping[str, AnyCurve], /) -> Comparison: ...
+def compare(curves: Iterable[Curve] | Mapping[str, Curve], /) -> Comparison: ...
 @overload
-def compare(*curves: AnyCurve) -> Comparison: ...
+def compare(*curves: Curve) -> Comparison: ...
 def compare(*curves: Any) -> Comparison:
     """Compare curves by the predictions of theory, each at its best peak.
 
@@ -120,9 +120,8 @@ def compare(*curves: Any) -> Comparison:
     arXiv:2501.18965.
 
     Args:
-        curves: Curves, or one list of curves, or one mapping from names to curves. A mapping that
-            `Curve.from_dict` reads stands for a curve. A curve without a name is named after its
-            differences from the others.
+        curves: Curves, or one list of curves, or one mapping from names to curves. A curve without
+            a name is named after its differences from the others.
 
     Returns:
         Three tuples with an entry per curve, `names`, `bounds` and `peaks`, and two numbers of the

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from plateau_jax.curves.curve import Curve
 from torch_bridge.advice.value_advice import warn_of_factors
-from torch_bridge.groups.curves_and_peaks import as_curves, curves_of
+from torch_bridge.groups.curves_and_peaks import curves_of
 from torch_bridge.groups.optimizers import (
     all_parameters,
     groups_of,
@@ -219,7 +219,6 @@ def curves_by_group(optimizer: Any, optimizers: Sequence[Optimizer], curve: Any)
         TypeError: An entry is not a `Curve`.
         ValueError: The number of curves differs from that of optimizers or of groups.
     """
-    curve = as_curves("curve", curve)
     entries: Sequence[Any] = [curve] * len(optimizers)
     if isinstance(optimizer, list | tuple) and isinstance(curve, Sequence):
         entries = cast("Sequence[Any]", curve)

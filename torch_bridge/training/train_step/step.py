@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import MAX_CONSUMED, AnyClock, check_clock
-from plateau_jax.curves.curve import AnyCurve
+from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.group_values import one_if_equal
 from torch_bridge.groups.curves_and_peaks import check_peaks_are_known
 from torch_bridge.groups.optimizers import all_parameters
@@ -45,7 +45,6 @@ from torch_bridge.training.train_step.update import Update
 
 OnNonfinite = Literal["skip", "raise"]
 Synchronize = Literal["update", "micro"]
-CurvesOfGroups = AnyCurve | Sequence[AnyCurve]
 
 
 class TrainStep:
@@ -89,8 +88,7 @@ class TrainStep:
         loss_fn: `loss_fn(model, batch)` returns a mean loss, a scalar, or a pair (sum, weight),
             such as (loss.sum(), number of tokens).
         curve: One curve, or a sequence with one curve per parameter group. For several optimizers,
-            one curve for all, or a sequence with an entry of this kind for each optimizer. A
-            mapping that `Curve.from_dict` reads stands for a curve.
+            one curve for all, or a sequence with an entry of this kind for each optimizer.
         precision: `"fp32"`, `"bf16"`, or `"fp16"` with dynamic loss scaling (arXiv:1710.03740).
         max_norm: Clip gradients to this total 2-norm, as `torch.nn.utils.clip_grad_norm_` does.
         on_nonfinite: What to do if the loss or the gradient norm is not finite: `"skip"` the
@@ -148,7 +146,7 @@ class TrainStep:
         model: nn.Module,
         optimizer: Optimizer | Sequence[Optimizer],
         loss_fn: LossFunction[Any],
-        curve: CurvesOfGroups | Sequence[CurvesOfGroups],
+        curve: Curve | Sequence[Curve | Sequence[Curve]],
         *,
         precision: PrecisionName = "fp32",
         max_norm: float | None = None,
