@@ -161,7 +161,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture(scope="module")
 def short_windows() -> Iterator[None]:
     """Schedulers compute 64 steps ahead, not thousands: less work, and more borders to cross."""
-    with patch.object(import_module("plateau_jax.runs.group_values"), "CHUNK", 64):
+    with patch.object(import_module("plateau_jax.runs.schedules"), "CHUNK", 64):
         yield
 
 

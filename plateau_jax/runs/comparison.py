@@ -22,9 +22,9 @@ class StateOwner(NamedTuple):
     """The subject of the error."""
     override: str = "pass strict=False to load_state_dict"
     """How to resume all the same."""
-    peak: str = "peak"
+    base_noun: str = "peak"
     """The noun for a peak; a different one for options other than the learning rate."""
-    peak_setter: str = ""
+    base_setter: str = ""
     """The method that changes the saved peak; empty if the run continues with the program's."""
     counter: str = "updates"
     """The entry of the state with the number of updates."""
@@ -32,14 +32,14 @@ class StateOwner(NamedTuple):
     """The least number of updates; -1 if a scheduler may wait for its turn in a `SequentialLR`."""
 
     @property
-    def keeps_saved_peak(self) -> bool:
+    def keeps_saved_base(self) -> bool:
         """True if the run continues with the saved peak, so that a different one only warns."""
-        return bool(self.peak_setter)
+        return bool(self.base_setter)
 
 
 class _Difference(NamedTuple):
     aspect: str
-    """The aspect: "clock", "curve", `StateOwner.peak` or "number of groups"."""
+    """The aspect: "clock", "curve", `StateOwner.base_noun` or "number of groups"."""
     problem: str
     continues: str
     """How the run continues if the difference is accepted."""
@@ -130,13 +130,15 @@ def _peak_difference(
             if len(set(saved_peaks)) > 1 or len(set(peaks)) > 1:
                 group = f"group {index}"
             continues = f"The run continues with {peak}"
-            if owner.keeps_saved_peak:
+            if owner.keeps_saved_base:
                 continues = (
-                    f"The run continues with {before}; to change it, call {owner.peak_setter}(…) "
+                    f"The run continues with {before}; to change it, call {owner.base_setter}(…) "
                     "after the load"
                 )
             problem = f"{group} was saved with {before}, now {peak}"
-            return _Difference(owner.peak, problem, continues, is_warning=owner.keeps_saved_peak)
+            return _Difference(
+                owner.base_noun, problem, continues, is_warning=owner.keeps_saved_base
+            )
     return None
 
 

@@ -9,9 +9,9 @@ from plateau_jax.clocks.clock import AnyClock, check_clock
 from plateau_jax.clocks.position import advance_on_host, dump_position, start_position
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.runs.comparison import StateOwner
-from plateau_jax.runs.group_values import GroupValues
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
+from plateau_jax.runs.schedules import Schedules
 from plateau_jax.saved_states.formats import Format, reading_state_of
 
 
@@ -64,7 +64,7 @@ class CurveScheduler:
         self._curve = check_curve("curve", curve)
         self._clock = check_clock(clock, [self._curve])
         peak = float(checks.peak("peak_value", peak_value))
-        self._values = GroupValues([self._curve], [peak])
+        self._schedules = Schedules([self._curve], [peak])
         self._position = start_position(self._clock)
 
     @property
@@ -75,7 +75,7 @@ class CurveScheduler:
     @property
     def lr(self) -> float:
         """The learning rate of the next update, a float32 number."""
-        return self._values.at(self.curve_step)[0]
+        return self._schedules.values_at(self.curve_step)[0]
 
     @property
     def curve_step(self) -> int:
@@ -116,7 +116,7 @@ class CurveScheduler:
         return CURVE_SCHEDULER_FORMAT.build(
             updates=self.updates,
             **dump_position(self._clock, self._position),
-            records=dump_records(records_of([self._curve], self._values.bases, self._clock)),
+            records=dump_records(records_of([self._curve], self._schedules.bases, self._clock)),
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
@@ -142,7 +142,7 @@ class CurveScheduler:
         """
         with reading_state_of("a CurveScheduler", state_dict):
             state = CURVE_SCHEDULER_FORMAT.read("state_dict", state_dict)
-            now = records_of([self._curve], self._values.bases, self._clock)
+            now = records_of([self._curve], self._schedules.bases, self._clock)
             resumed = resume(state, now, self._clock, StateOwner(), strict=strict)
         for message in resumed.warnings:
             warn(message)

@@ -24,8 +24,8 @@ class ResumedRun(NamedTuple):
 
     position: Position
     """On the present clock."""
-    peaks: list[float]
-    """The saved peak of each parameter group."""
+    bases: list[float]
+    """The saved base of each parameter group, such as its peak."""
     warnings: list[str]
 
 
@@ -37,7 +37,7 @@ def resume(
     *,
     strict: bool,
 ) -> ResumedRun:
-    """Return the position and the peaks with which a saved run continues under this schedule.
+    """Return the position and the bases with which a saved run continues under this schedule.
 
     A clock that differs from the saved one starts afresh at the saved step.
 
@@ -78,7 +78,7 @@ def resume(
         now,
         position.step,
         owner,
-        is_peak_used=position.updates > 0 or owner.keeps_saved_peak,
+        is_peak_used=position.updates > 0 or owner.keeps_saved_base,
         is_step_used=_is_step_used(position, has_rules=has_rules),
         strict=strict,
     )
@@ -92,8 +92,8 @@ def resume(
     else:  # the states of other rules are dropped, unread
         position = start_position(clock, position.updates, position.step)
         check_consumed(position.consumed(clock))
-    peaks = [float(checks.peak("peak_value", record.peak_value)) for record in records]
-    return ResumedRun(position, peaks, warnings)
+    bases = [float(checks.peak("peak_value", record.peak_value)) for record in records]
+    return ResumedRun(position, bases, warnings)
 
 
 def _is_step_used(position: Position, *, has_rules: bool) -> bool:

@@ -19,7 +19,7 @@ from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import OneCycleLR, SequentialLR, StepLR
 
 from plateau_jax import CurveWarning, PlateauCurve
-from plateau_jax.runs.group_values import GroupValues
+from plateau_jax.runs.schedules import Schedules
 from torch_bridge import follow, lambda_lr
 
 CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
@@ -143,7 +143,7 @@ def test_removed_groups_are_freed():
 
 def test_values_ahead_stay_few():
     """As many steps as at first, or a distant step alone."""
-    values = GroupValues([PlateauCurve(10**9)], [0.1])
+    values = Schedules([PlateauCurve(10**9)], [0.1])
     assert values.at(0)
     steps_ahead = len(values.rows)
     for step in range(20_000):

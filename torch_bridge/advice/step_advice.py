@@ -25,8 +25,8 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.position import Position
 from plateau_jax.curves.curve import Curve
-from plateau_jax.runs.group_values import GroupValues, one_if_equal
 from plateau_jax.runs.record import shortest_decimal
+from plateau_jax.runs.schedules import Schedules
 from torch_bridge.advice.position_warnings import (
     advise_hint,
     describe_updates,
@@ -36,6 +36,7 @@ from torch_bridge.advice.position_warnings import (
     stuck_message,
 )
 from torch_bridge.groups.optimizers import updates_made
+from torch_bridge.groups.options import one_if_equal
 
 _TOO_MANY_CHECK = 57
 """Before this update, a check for too many steps."""
@@ -81,13 +82,13 @@ class StepAdvice:
         self._was_loaded = self._began.updates <= 0
 
     def before_update(
-        self, scheduler: Any, values: GroupValues, is_in_charge: Callable[[], bool]
+        self, scheduler: Any, schedules: Schedules, is_in_charge: Callable[[], bool]
     ) -> None:
         """Count an update, and give the warning that is due before it.
 
         Args:
             scheduler: A `lambda_lr` or a `follow`.
-            values: Its curves and bases as of its last step, without later changes by the program.
+            schedules: Those as of its last step, without later changes by the program.
             is_in_charge: Returns True if no other scheduler has written the groups since.
         """
         updates = self._updates
@@ -97,29 +98,33 @@ class StepAdvice:
             return
         if _is_capturing():
             return
-        message = self._message(scheduler, values, updates)
+        message = self._message(scheduler, schedules, updates)
         if message and is_in_charge():
             self._has_warned_of_end |= checks_end
             warn(message)
 
-    def _message(self, scheduler: Any, values: GroupValues, updates: int) -> str:
+    def _message(self, scheduler: Any, schedules: Schedules, updates: int) -> str:
         """Return the warning that is due before an update, or ""."""
         if updates == 0 and scheduler.last_epoch == self._began.updates:
             return self._value_message
         if not self._counts_steps or scheduler.last_epoch < 0:
             return ""
         if updates == 1 and self._was_loaded and scheduler.last_epoch <= 1:
-            return _load_message(scheduler, values.bases)
-        if updates <= 1 or not any(values.bases):
+            return _load_message(scheduler, schedules.bases)
+        if updates <= 1 or not any(schedules.bases):
             return ""
         if updates == _TOO_MANY_CHECK:
             return self._too_many_steps_message(scheduler, updates)
         if updates == _TOO_FEW_CHECK:
-            return self._too_few_steps_message(scheduler, values.curves, updates)
-        if self._has_warned_of_end or is_past_end(values.curves, self._began.step):
+            return self._too_few_steps_message(scheduler, schedules.curves, updates)
+        if self._has_warned_of_end or is_past_end(schedules.curves, self._began.step):
             return ""
         return end_message(
-            values.curves, scheduler.unit, scheduler.curve_step, scheduler.last_epoch, "lambda_lr"
+            schedules.curves,
+            scheduler.unit,
+            scheduler.curve_step,
+            scheduler.last_epoch,
+            "lambda_lr",
         )
 
     def _too_many_steps_message(self, scheduler: Any, updates: int) -> str:

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
+
+_Value = TypeVar("_Value")
 
 
 def as_number(value: Any) -> Any:
@@ -21,6 +23,13 @@ def as_number(value: Any) -> Any:
 def is_same(a: float, b: float) -> bool:
     """Return True if two numbers are equal, whether or not they were rounded to float32."""
     return math.isclose(a, b, rel_tol=1e-6)
+
+
+def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
+    """Return the value that all parameter groups have, or the values if they differ."""
+    if values and values.count(values[0]) == len(values):
+        return values[0]
+    return values
 
 
 def check_length(

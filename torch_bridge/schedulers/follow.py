@@ -67,8 +67,8 @@ class follow(GroupScheduler):
     """
 
     _owner = StateOwner(
-        peak="base",
-        peak_setter="follower.set_base_value",
+        base_noun="base",
+        base_setter="follower.set_base_value",
         counter="last_epoch",
         least_updates=-1,
     )

@@ -26,14 +26,13 @@ from plateau_jax.clocks.position import (
 )
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.comparison import StateOwner
-from plateau_jax.runs.group_values import one_if_equal
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.saved_states.formats import check_bool, reading_state_of
 from torch_bridge.advice.step_advice import StepAdvice, seems_loaded
 from torch_bridge.advice.value_advice import message_at_build, value_message, warn_of_factors
 from torch_bridge.groups.curves_and_peaks import check_peaks_are_known
-from torch_bridge.groups.options import GroupOption, bases_per_group
+from torch_bridge.groups.options import GroupOption, bases_per_group, one_if_equal
 from torch_bridge.schedulers.scheduled_groups import Members, ScheduledGroups
 from torch_bridge.schedulers.update_hook import call_before_updates
 
@@ -60,8 +59,8 @@ class GroupScheduler(LRScheduler):
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         groups = ScheduledGroups(optimizer, option, curve)
         self._groups = groups
-        known, values = groups.members
-        curves = values.curves
+        known, schedules = groups.members
+        curves = schedules.curves
         if groups.curve is not None:  # also if there are no groups
             curves = [groups.curve]
         self._clock = check_clock(clock, curves)
@@ -77,7 +76,7 @@ class GroupScheduler(LRScheduler):
         message, was_loaded = "", False
         if advise:
             message = message_at_build(
-                optimizer, option, self.curve_step, known, values.curves, values.bases
+                optimizer, option, self.curve_step, known, schedules.curves, schedules.bases
             )
             was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
         groups.claim(self.curve_step)
@@ -178,8 +177,10 @@ class GroupScheduler(LRScheduler):
     def _warn_of_values(self, members: Members) -> None:
         """Warn of a new group with a value that will be overwritten."""
         groups, step = self._groups, self.curve_step
-        values = members.values
-        for group, curve, base in zip(members.groups, values.curves, values.bases, strict=True):
+        schedules = members.schedules
+        for group, curve, base in zip(
+            members.groups, schedules.curves, schedules.bases, strict=True
+        ):
             if groups.place_of(group) is None:
                 message = value_message(self.optimizer, groups.option, step, group, curve, base)
                 if message:
@@ -197,7 +198,7 @@ class GroupScheduler(LRScheduler):
         if self._advice is None or not present or not present[0]["params"]:
             return
         if groups.place_of(present[0]) == 0:
-            self._advice.before_update(self, groups.members.values, groups.is_in_charge)
+            self._advice.before_update(self, groups.members.schedules, groups.is_in_charge)
 
     def _sync_before_update(self, new: Sequence[dict[str, Any]]) -> None:
         """Write the values of new groups, if this is the scheduler that the program steps."""
@@ -270,7 +271,7 @@ class GroupScheduler(LRScheduler):
 
         A group that was added is not among them until the next update or step.
         """
-        return self._groups.members.values.at(self.curve_step)[:]
+        return self._groups.members.schedules.values_at(self.curve_step)[:]
 
     def get_last_lr(self) -> list[Any]:
         """Return the values that this scheduler wrote last, in the order of the groups."""
@@ -314,14 +315,14 @@ class GroupScheduler(LRScheduler):
     # States.
 
     def _state_entries(self) -> dict[str, Any]:
-        values = self._groups.members.values
+        schedules = self._groups.members.schedules
         # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):
-            values = self._groups.read_members().values
+            schedules = self._groups.read_members().schedules
         return {
             "last_epoch": self.last_epoch,
             **dump_position(self._clock, self._position),
-            "records": dump_records(records_of(values.curves, values.bases, self._clock)),
+            "records": dump_records(records_of(schedules.curves, schedules.bases, self._clock)),
             "peak_was_set": self._peak_was_set,
             "in_charge": self.last_epoch >= 0 and self._groups.is_in_charge(),
         }
@@ -348,7 +349,7 @@ class GroupScheduler(LRScheduler):
             state = read(state_dict)
             for name in ("in_charge", "peak_was_set"):
                 check_bool(name, state[name])
-            now = records_of(members.values.curves, members.values.bases, self._clock)
+            now = records_of(members.schedules.curves, members.schedules.bases, self._clock)
             # A rollback to before `set_peak`.
             is_rollback = self._peak_was_set and self.last_epoch > 0
             for index, group in enumerate(members.groups):
@@ -365,7 +366,7 @@ class GroupScheduler(LRScheduler):
         # takes over from the one that was saved.
         is_new = self.last_epoch <= 0 and groups.is_in_charge()
         # Also while it waits for its turn: the bases belong to the groups.
-        groups.set_bases(resumed.peaks, keeps_others=True)
+        groups.set_bases(resumed.bases, keeps_others=True)
         if resumed.position.updates >= 0 and (state["in_charge"] or is_new):
             self._move_to(resumed.position)
         else:

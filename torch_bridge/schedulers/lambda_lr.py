@@ -104,7 +104,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
     _owner = StateOwner(
         override="pass strict=False to load_state_dict, or to lambda_lr if a trainer loads",
-        peak_setter="scheduler.set_peak",
+        base_setter="scheduler.set_peak",
         counter="last_epoch",
         least_updates=-1,
     )

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.serialization import curve_from_dict
-from plateau_jax.runs.group_values import GroupValues
+from plateau_jax.runs.schedules import Schedules
 from torch_bridge.groups.curves_and_peaks import curves_of, curves_of_groups_with
 from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.groups.options import (
@@ -31,10 +31,10 @@ from torch_bridge.groups.options import (
 
 
 class Members(NamedTuple):
-    """Groups, and their curves, bases and values."""
+    """Groups, and the curve and base of each."""
 
     groups: list[dict[str, Any]]
-    values: GroupValues
+    schedules: Schedules
 
 
 class ScheduledGroups:
@@ -71,7 +71,7 @@ class ScheduledGroups:
             option.base_of(index, group) for index, group in zip(self.indices(), known, strict=True)
         ]
         """Torch's `base_lrs`: the base of each group, in a list that programs may change."""
-        self.members = Members(known, GroupValues(self.curves, self.bases))
+        self.members = Members(known, Schedules(self.curves, self.bases))
         """The groups, curves and bases as of the last call of `accept`."""
         self.last: list[Any] = []
         """The value that the scheduler wrote last into each group."""
@@ -119,7 +119,7 @@ class ScheduledGroups:
             TypeError, ValueError: A new group has no base or curve, or a list is wrong.
         """
         groups = [*self.present()]
-        accepted = self.members.values
+        accepted = self.members.schedules
         curves: list[Curve] = []
         bases: list[float] = []
         for index, group in zip(self.indices(), groups, strict=True):
@@ -143,12 +143,12 @@ class ScheduledGroups:
             )
         if self.bases != accepted.bases:
             bases = bases_per_group("base_lrs", self.bases, len(groups))
-        return Members(groups, GroupValues(curves, bases))
+        return Members(groups, Schedules(curves, bases))
 
     def are_unchanged(self) -> bool:
         """Return True if the program has changed neither the groups nor the lists."""
-        values = self.members.values
-        if self.bases != values.bases or self.curves != values.curves:
+        schedules = self.members.schedules
+        if self.bases != schedules.bases or self.curves != schedules.curves:
             return False
         return self.are_known(self.present())
 
@@ -157,8 +157,8 @@ class ScheduledGroups:
 
         Its first values are those of a step of the curve; nothing is written yet.
         """
-        groups, values = self.members
-        self.last = values.at(step)[:]
+        groups, schedules = self.members
+        self.last = schedules.values_at(step)[:]
         for group, base in zip(groups, self.bases, strict=True):
             self.option.separate_tensor(group)
             group[self.option.base_key] = base
@@ -172,9 +172,9 @@ class ScheduledGroups:
             writes: True to write the values of this step into new groups.
         """
         option, key = self.option, self.option.base_key
-        groups, values = members
-        last: list[Any] = values.at(step)[:]
-        for index, (group, base) in enumerate(zip(groups, values.bases, strict=True)):
+        groups, schedules = members
+        last: list[Any] = schedules.values_at(step)[:]
+        for index, (group, base) in enumerate(zip(groups, schedules.bases, strict=True)):
             place = self.place_of(group)
             if place is None or group is not self.members.groups[place]:
                 option.separate_tensor(group)
@@ -192,7 +192,7 @@ class ScheduledGroups:
                 last[index] = value
         if self._has_written_last():
             self._written[key] = last
-        self.curves, self.bases = [*values.curves], [*values.bases]
+        self.curves, self.bases = [*schedules.curves], [*schedules.bases]
         self.members, self.last = members, last
 
     def set_bases(self, bases: Sequence[float], *, keeps_others: bool) -> None:
@@ -202,12 +202,12 @@ class ScheduledGroups:
             bases: The bases, in float32.
             keeps_others: True to keep the base in a group if a different scheduler has changed it.
         """
-        key, (groups, values) = self.option.base_key, self.members
-        before = values.bases
+        key, (groups, schedules) = self.option.base_key, self.members
+        before = schedules.bases
         bases = [*bases, *before[len(bases) :]]
         if bases != before:
             self.bases = [*bases]
-            self.members = Members(groups, GroupValues(values.curves, bases))
+            self.members = Members(groups, Schedules(schedules.curves, bases))
         for group, base, old in zip(groups, bases, before, strict=True):
             if not keeps_others or is_same(as_number(group.get(key, old)), old):
                 group[key] = base
@@ -251,7 +251,7 @@ class ScheduledGroups:
             place = self.place_of(group)
             if place is None or group is self.members.groups[place]:
                 continue
-            base, last = self.members.values.bases[place], self.last[place]
+            base, last = self.members.schedules.bases[place], self.last[place]
             if option.base_key not in group:  # saved before a scheduler was built
                 last = base
             saved_base = as_number(group.get(option.base_key, base))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.several_curves import stack
-from plateau_jax.runs.group_values import GroupValues
+from plateau_jax.runs.schedules import Schedules
 from torch_bridge.training.device_clocks.tensor_table import multiplier, tensors
 
 MAX_TABLE_VALUES = 2**24
@@ -45,7 +45,7 @@ class LearningRates:
         self._peaks = torch.zeros_like(self.current)
         self._last_step = max(curve.total_steps for curve in curves)
         """The last step of the table; from there on all curves are constant."""
-        self._on_host = GroupValues(curves, [0.0] * len(curves))
+        self._on_host = Schedules(curves, [0.0] * len(curves))
         self._table: Tensor | None = None
         self._multipliers: np.ndarray | None = None
         """On the host, for each step and group: the table divided by the peaks."""
@@ -62,7 +62,7 @@ class LearningRates:
 
     def set_peaks(self, peaks: Sequence[float]) -> None:
         """Use different peaks from the next update on."""
-        self._on_host = GroupValues(self._curves, peaks)
+        self._on_host = Schedules(self._curves, peaks)
         rounded = np.array(peaks, np.float32)
         self._peaks.copy_(torch.from_numpy(rounded))
         if self._table is not None and self._multipliers is not None:
@@ -79,4 +79,4 @@ class LearningRates:
 
     def at(self, step: int) -> list[float]:
         """Return the learning rate of each parameter group at a step, computed on the host."""
-        return self._on_host.at(step)
+        return self._on_host.values_at(step)

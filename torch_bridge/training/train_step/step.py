@@ -11,10 +11,9 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import MAX_CONSUMED, AnyClock, check_clock
 from plateau_jax.curves.curve import Curve
-from plateau_jax.runs.group_values import one_if_equal
 from torch_bridge.groups.curves_and_peaks import check_peaks_are_known
 from torch_bridge.groups.optimizers import all_parameters
-from torch_bridge.groups.options import bases_per_group
+from torch_bridge.groups.options import bases_per_group, one_if_equal
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.distributed.distribute import parallelism_of
 from torch_bridge.training.distributed.parallelism import FSDPParallelism

@@ -110,7 +110,7 @@ TRAIN_STEP_FORMAT = Format(
 
 _OWNER = StateOwner(
     override="pass strict=False to load_state_dict, or to TrainStep if Checkpoints loads",
-    peak_setter="train_step.set_peak",
+    base_setter="train_step.set_peak",
     counter="applied",
 )
 
@@ -212,9 +212,9 @@ class StepState:
         if state["peak_was_set"] or is_rollback:
             now = [record._replace(peak_value=None) for record in now]
         resumed = resume(state, now, clock.settings, _OWNER, strict=strict)
-        if len(resumed.peaks) != len(now):
+        if len(resumed.bases) != len(now):
             raise ValueError(
-                f"state_dict was saved with {len(resumed.peaks)} parameter groups, and there are "
+                f"state_dict was saved with {len(resumed.bases)} parameter groups, and there are "
                 f"{len(now)}"
             )
         return resumed
@@ -224,7 +224,7 @@ class StepState:
         saved = checked.saved
         for optimizer, copied in zip(self._optimizers, checked.optimizers, strict=True):
             load_optimizer(optimizer, copied)
-        self._clock.write_state(checked.run.position, checked.run.peaks, saved["skipped"])
+        self._clock.write_state(checked.run.position, checked.run.bases, saved["skipped"])
         self.peak_was_set = bool(saved["peak_was_set"])
         if self._precision.scale is not None:
             self._precision.scale.write_state(saved["loss_scale"] or ())

@@ -1,7 +1,7 @@
-"""The values of parameter groups, computed for many steps at once."""
+"""The schedules of parameter groups, whose values are computed for many steps at once."""
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -9,14 +9,12 @@ from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve
 from plateau_jax.table.evaluation import CHUNK
 
-_Value = TypeVar("_Value")
-
 _NEAR = 50
 """Evaluating a single step takes about as long as this many steps at once."""
 
 
-class GroupValues:
-    """The curve and the base of each group, and their values at the steps ahead.
+class Schedules:
+    """The curve and the base of each group, and the values at the steps ahead.
 
         value = float32(float32(base) · curve(step))
 
@@ -31,7 +29,7 @@ class GroupValues:
         self.rows: list[list[float]] = []
         """The value of each group, for step `first` and the steps after it."""
 
-    def at(self, step: int) -> list[float]:
+    def values_at(self, step: int) -> list[float]:
         """Return each group's value at a step, a float32 number as a Python float."""
         place = step - self.first
         if not 0 <= place < len(self.rows):
@@ -56,11 +54,4 @@ class GroupValues:
         self.first = first
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GroupValues, (self.curves, self.bases)  # without the values
-
-
-def one_if_equal(values: Sequence[_Value]) -> _Value | Sequence[_Value]:
-    """Return the value that all parameter groups have, or the values if they differ."""
-    if values and values.count(values[0]) == len(values):
-        return values[0]
-    return values
+        return Schedules, (self.curves, self.bases)  # without the values
