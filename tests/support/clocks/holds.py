@@ -124,8 +124,8 @@ def _is_partly_flat(curve: Curve) -> bool:
 
 
 def _with_plateaus(total_steps: int, warmup_steps: int) -> Curve:
-    arguments = {"total_steps": total_steps, "warmup_steps": warmup_steps}
-    return build({**arguments, "plateaus": [(20, 40), (80, 15)]})
+    lengths = {"total_steps": total_steps, "warmup_steps": warmup_steps}
+    return build({"kind": "plateau", **lengths, "plateaus": [(20, 40), (80, 15)]})
 
 
 _staged_curves = st.builds(_staged, _stages, _flat, _stages)
