@@ -1,6 +1,7 @@
 """Values of every kind of curve against the exact formulas, for every kind of step."""
 
 import numpy as np
+import pytest
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions, descriptions_and_steps
 from support.curves.strategies import randoms
@@ -11,6 +12,8 @@ from support.numerics.oracle import (
     is_nearest_float32,
     is_promised,
 )
+
+from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
 
 
 def check_values(description, steps):
@@ -36,6 +39,30 @@ def check_monotone(values, start, end):
 def test_values_are_within_the_promised_error(case):
     description, steps = case
     check_values(description, steps)
+
+
+LINE = {"kind": "plateau", "total_steps": 40, "decay_shape": "linear"}
+CURVE = PlateauCurve(40, decay_shape="linear")
+PAIRS = [(0, 2), (160, 8)]
+
+
+@pytest.mark.parametrize(
+    ("description", "curve"),
+    [
+        ({"kind": "staged", "stages": [[40, 1.0]]}, StagedCurve([(40, 1.0)])),
+        ({"kind": "cooldown", "curve": LINE, "at": 9, "steps": 20}, CURVE.cooldown(9, 20)),
+        ({"kind": "then", "curve": LINE, "other": LINE}, CURVE.then(CURVE)),
+        ({"kind": "part", "curve": LINE}, CURVE.part()),
+        (
+            {"kind": "scaled", "curve": LINE, "pairs": PAIRS, "unit": 8, "reference": 8},
+            BatchPlan(PAIRS).scale(CURVE, 8, reference=8),
+        ),
+    ],
+    ids=["staged", "cooldown", "then", "part", "scaled"],
+)
+def test_defaults_are_those_of_the_methods(description, curve):
+    assert build(description) == curve
+    check_values(description, range(90))
 
 
 @given(
