@@ -111,7 +111,7 @@ def test_first_step_of_every_segment_is_nearest_float32(description):
 
 @given(descriptions_and_steps(size=8, scaled=True))
 @example(({"kind": "staged", "stages": [(2,), (2, 0.2), (2, 0.5), (2,)], "start": 0.5}, [1]))
-def test_flat_parts_are_flat(case):
+def test_flat_runs_are_flat(case):
     description, steps = case
     curve = build(description)
     flat_runs = Oracle(description).flat_runs()
