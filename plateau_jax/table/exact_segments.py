@@ -124,37 +124,37 @@ def differences(
     segments: Sequence[ExactSegment], others: Sequence[ExactSegment]
 ) -> Iterator[tuple[int, int | None]]:
     """Yield (first step, first step after it) of each run of steps with different segments."""
-    stretches = dict(_stretches(segments))
-    other_stretches = dict(_stretches(others))
-    stretch = None
-    other_stretch = None
-    begins = sorted(stretches.keys() | other_stretches.keys())
+    by_begin = dict(_normal_forms(segments))
+    others_by_begin = dict(_normal_forms(others))
+    form = None
+    other_form = None
+    begins = sorted(by_begin.keys() | others_by_begin.keys())
     for begin, after in zip(begins, [*begins[1:], None], strict=True):
-        stretch = stretches.get(begin, stretch)
-        other_stretch = other_stretches.get(begin, other_stretch)
-        if stretch != other_stretch:
+        form = by_begin.get(begin, form)
+        other_form = others_by_begin.get(begin, other_form)
+        if form != other_form:
             yield begin, after
 
 
-def _stretches(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
-    """Yield (first step, stretch): a stretch is a constant level, or a segment that moves.
+def _normal_forms(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
+    """Yield (first step, normal form) of each run of steps: a level, or a segment that moves.
 
     At its first step a moving segment is at its start level, whatever its length and shape. So this
-    step is a separate stretch of that level, and two curves that move differently from step s
-    on still agree at s:
+    step is a separate run at that level, and two curves that move differently from step s on still
+    agree at s:
 
         cosine from 1 at step 10  →  (10, 1), (11, the segment)
         linear from 1 at step 10  →  (10, 1), (11, a different segment)
 
-    A segment whose first steps are cut off gives the same stretch as the whole segment.
+    A segment whose first steps are cut off has the same normal form as the whole segment.
     """
     last: Level | ExactSegment | None = None
     for segment, after in with_stops(segments):
-        stretches: list[tuple[int, Level | ExactSegment]] = []
+        forms: list[tuple[int, Level | ExactSegment]] = []
         start = rounded(segment.start)
         begin = segment.begin
         if not segment.skipped:
-            stretches.append((begin, start))
+            forms.append((begin, start))
             begin += 1
         if not segment.is_flat and begin != after:
             whole = segment._replace(
@@ -164,8 +164,8 @@ def _stretches(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | 
                 end=rounded(segment.end),
                 skipped=0,
             )
-            stretches.append((begin, whole))
-        for first, stretch in stretches:
-            if stretch != last:
-                yield first, stretch
-            last = stretch
+            forms.append((begin, whole))
+        for first, form in forms:
+            if form != last:
+                yield first, form
+            last = form

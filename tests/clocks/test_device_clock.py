@@ -107,8 +107,8 @@ def skip_patterns(size):
 
 @pytest.mark.parametrize("room", [0, 2**11, 2**14])
 @examples(30)
-@example([({"total_steps": 9}, [0.5])], [False], 4, 0, Random(0))
-@example([({"total_steps": 9}, [0.5])], [False], 2**40, 2**31 - 200, Random(0))
+@example([({"kind": "plateau", "total_steps": 9}, [0.5])], [False], 4, 0, Random(0))
+@example([({"kind": "plateau", "total_steps": 9}, [0.5])], [False], 2**40, 2**31 - 200, Random(0))
 @given(
     groups_of_curves,
     skip_patterns(18),

@@ -133,20 +133,20 @@ def test_curve_may_be_in_yaml(printed_by):
 
 @ignore_curve_warnings
 @settings(**DRAWN)
-@given(descriptions(depth=0, kind="plateaus"))
-def test_every_argument_has_an_option(capsys, arguments):
-    words = [str(arguments["total_steps"])]
-    for start, duration in arguments["plateaus"]:
+@given(descriptions(depth=0, kind="plateau"))
+def test_every_argument_has_an_option(capsys, description):
+    words = [str(description["total_steps"])]
+    for start, duration in description["plateaus"]:
         words += ["--plateau", repr(start), repr(duration)]
-    for start, length in arguments["absolute_plateaus"]:
+    for start, length in description["absolute_plateaus"]:
         words += ["--absolute-plateau", str(start), str(length)]
-    words += ["--warmup-steps", str(arguments["warmup_steps"])]
-    words += ["--warmup-shape", arguments["warmup_shape"]]
-    words += ["--min-lr-ratio", str(arguments["min_lr_ratio"])]
-    words += ["--init-lr-ratio", str(arguments["init_lr_ratio"])]
-    words += ["--decay-shape", arguments["decay_shape"]]
+    words += ["--warmup-steps", str(description["warmup_steps"])]
+    words += ["--warmup-shape", description["warmup_shape"]]
+    words += ["--min-lr-ratio", str(description["min_lr_ratio"])]
+    words += ["--init-lr-ratio", str(description["init_lr_ratio"])]
+    words += ["--decay-shape", description["decay_shape"]]
     printed = output_of(capsys, *words, "--json")
-    assert read_curve(printed) == PlateauCurve(**arguments)
+    assert read_curve(printed) == build(description)
 
 
 def expressible(stage):
@@ -158,7 +158,7 @@ def expressible(stage):
 
 @ignore_curve_warnings
 @settings(**DRAWN)
-@given(descriptions(kind="stages"), st.data())
+@given(descriptions(kind="staged"), st.data())
 def test_every_staged_curve_has_options(capsys, description, data):
     stages = list(map(expressible, description["stages"]))
     words = ["--start", str(description["start"])]

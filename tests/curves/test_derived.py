@@ -18,14 +18,14 @@ from support.numerics.oracle import Oracle, is_nearest_float32
 from plateau_jax import PlateauCurve, StagedCurve
 
 
-@pytest.mark.parametrize(("kind", "first"), [("cooldown", "cooldown"), ("then", "curve")])
+@pytest.mark.parametrize("kind", ["cooldown", "then"])
 @given(data=st.data(), random=randoms)
-def test_first_curves_bits_are_kept_up_to_its_end(kind, first, data, random):
+def test_first_curves_bits_are_kept_up_to_its_end(kind, data, random):
     description, steps = data.draw(descriptions_and_steps(kind=kind))
     curve = build(description)
-    parent = build(description[first])
+    parent = build(description["curve"])
     end = description.get("at", parent.total_steps)
-    steps += draw_steps(random, description[first], 16)
+    steps += draw_steps(random, description["curve"], 16)
     kept = np.minimum(steps, end - 1)
     np.testing.assert_array_equal(curve(kept), parent(kept))
 
@@ -50,7 +50,7 @@ def test_then_keeps_unscaled_second_curves_bits(first_description, case):
 @given(descriptions_and_steps(kind="part"), randoms)
 def test_part_keeps_bits_and_holds_level_at_stop(case, random):
     description, steps = case
-    whole = description["part"]
+    whole = description["curve"]
     start = description["start"]
     stop = description["stop"]
     length = stop - start
@@ -139,7 +139,8 @@ def test_cooldown_from_tiny_level_of_power():
     """(1-x)^20 falls to 10⁻¹⁷⁸ on its last step, which is less than 224 bits can hold."""
     at = 10**9 - 1
     cooldown = {
-        "cooldown": {"stages": [(10**9, 0, "(1-x)^20")], "start": 1.0},
+        "kind": "cooldown",
+        "curve": {"kind": "staged", "stages": [(10**9, 0, "(1-x)^20")], "start": 1.0},
         "at": at,
         "steps": 5,
         "to": 1e-300,

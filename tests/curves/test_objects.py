@@ -106,11 +106,15 @@ def from_repr(value):
 COPIES = [copy.copy, copy.deepcopy, by_pickle, by_pickle_0, by_weights]
 WRITTEN = [by_its_class, by_a_configuration, by_omegaconf]
 BUILT_AGAIN = [from_repr, dataclasses.replace]
+SHAPES_WITHOUT_EFFECT = {
+    "kind": "staged",
+    "stages": [(0, None, "1-x^0.50"), (0, None, "1-sqrt"), (1,)],
+}
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
 @pytest.mark.parametrize("route", [*COPIES, *WRITTEN, *BUILT_AGAIN])
-@example(({"stages": [(0, None, "1-x^0.50"), (0, None, "1-sqrt"), (1,)], "start": 0}, [0, 1]))
+@example((SHAPES_WITHOUT_EFFECT, [0, 1]))
 @examples(60)
 @given(descriptions_and_steps(size=12, scaled=True))
 def test_every_route_gives_the_same_curve(route, case):
@@ -135,7 +139,7 @@ def test_every_route_gives_the_same_curve(route, case):
 
 
 @pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")
-@given(descriptions(depth=0, kind="plateaus"), randoms)
+@given(descriptions(depth=0, kind="plateau"), randoms)
 def test_equality_ignores_order_and_number_types(chosen, random):
     curve = build(chosen)
     plateaus = random.sample(chosen["plateaus"], len(chosen["plateaus"]))
@@ -265,8 +269,7 @@ def test_segments_are_those_of_the_curve(description):
     assert segments[-1].end == segments[-1].start
     assert [segment.start for segment in segments] == curve(begins).tolist()
     for segment, following in pairwise(segments):
-        part = oracle.part_at(segment.first_step)
-        level = part.at(following.first_step)
+        level = oracle.segment_at(segment.first_step).at(following.first_step)
         if are_equal(level, oracle(following.first_step)):
             assert segment.end == following.start
         else:  # the curve jumps

@@ -20,10 +20,11 @@ def curves_in(description):
 
 
 def rewrite(description, random):
-    match description:
-        case {"stages": stages, "start": start}:
-            return {"stages": rewrite_stages(stages, start, random), "start": start}
-        case {"absolute_plateaus": _}:
+    match description["kind"]:
+        case "staged":
+            stages = rewrite_stages(description["stages"], description["start"], random)
+            return description | {"stages": stages}
+        case "plateau":
             return split_plateaus(description, random)
         case _:
             curves = curves_in(description)
@@ -63,10 +64,10 @@ def split_plateaus(description, random):
 
 
 def change(description, random):
-    match description:
-        case {"stages": stages, "start": start}:
-            return {"stages": change_stages(stages, random), "start": start}
-        case {"absolute_plateaus": _}:
+    match description["kind"]:
+        case "staged":
+            return description | {"stages": change_stages(description["stages"], random)}
+        case "plateau":
             changes = {
                 "min_lr_ratio": 0.1,
                 "init_lr_ratio": 0.1,
@@ -75,7 +76,7 @@ def change(description, random):
             }
             name = random.choice(list(changes))
             return description | {name: changes[name]}
-        case {"cooldown": _}:
+        case "cooldown":
             return change_cooldown(description, random)
         case _:
             name, curve = random.choice(list(curves_in(description).items()))
@@ -108,7 +109,7 @@ def change_stages(stages, random):
 def change_cooldown(description, random):
     changed = description | {"to": 0.0, "shape": "linear"}
     if random.random() < 0.5:
-        changed["cooldown"] = change(description["cooldown"], random)
+        changed["curve"] = change(description["curve"], random)
     elif description["at"] > 0:
         changed["at"] -= 1
         changed["steps"] += 1
@@ -151,7 +152,7 @@ def test_curve_described_differently_is_same_at_every_step(case, random):
 
 
 def hold(level):
-    return build({"stages": [(10,)], "start": level})
+    return build({"kind": "staged", "stages": [(10,)], "start": level})
 
 
 @pytest.mark.parametrize(

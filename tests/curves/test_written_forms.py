@@ -64,42 +64,35 @@ def percentage_of(steps, total, random):
 
 def in_percent(stages, total, random):
     """Return the same stages; the lengths of some are percentages, and one may be the rest."""
-    rewritten = list(stages)
-    for index, (steps, *level) in enumerate(stages):
+    rewritten = []
+    for steps, *level in stages:
         if random.random() < 0.5:
-            stage = (percentage_of(steps, total, random), *level)
-            rewritten[index] = random.choice([stage, list(stage), Stage(*stage)])
+            steps = percentage_of(steps, total, random)
+        stage = (steps, *level)
+        rewritten.append(random.choice([stage, list(stage), Stage(*stage)]))
     if random.random() < 0.7:
         index = random.randrange(len(stages))
         rewritten[index] = ("rest", *stages[index][1:])
     return rewritten
 
 
-@given(descriptions(kind="stages"), randoms)
+@given(descriptions(kind="staged"), randoms)
 def test_stages_in_shares_are_those_in_steps(description, random):
     start = description["start"]
     stages = description["stages"]
     total = sum(steps for steps, *_ in stages)
     sequence = random.choice([list, tuple, iter])
     rewritten = sequence(in_percent(stages, total, random))
-    saved = {
-        "kind": "staged",
-        "stages": in_percent(stages, total, random),
-        "total_steps": total,
-        "start": start,
-    }
+    saved = description | {"stages": in_percent(stages, total, random), "total_steps": total}
     with ignore_curve_warnings():  # about the drawn levels
         curve = StagedCurve(rewritten, start=start, total_steps=total)
-        assert_same(build(description), curve, Curve.from_dict(saved))
+    assert_same(build(description), curve, build(saved))
 
 
-@given(descriptions(range(4), depth=0, kind="plateaus"), randoms)
+@given(descriptions(range(4), depth=0, kind="plateau"), randoms)
 def test_warmup_in_percent_is_that_in_steps(chosen, random):
     percentage = percentage_of(chosen["warmup_steps"], chosen["total_steps"], random)
-    rewritten = {**chosen, "warmup_steps": percentage}
-    with ignore_curve_warnings():  # about the drawn ratios
-        saved = Curve.from_dict({"kind": "plateau", **rewritten})
-        assert_same(build(chosen), PlateauCurve(**rewritten), saved)
+    assert_same(build(chosen), build({**chosen, "warmup_steps": percentage}))
 
 
 @given(magnitudes(2, MAX_STEP), st.decimals(0, 100, places=9))
@@ -141,7 +134,7 @@ def in_letters(count, random):
 
 
 def with_letters(chosen, random):
-    """Return the arguments of a PlateauCurve with text for its numbers of steps."""
+    """Return the description of a PlateauCurve with text for its numbers of steps."""
     rewritten = dict(chosen)
     for name in ("total_steps", "warmup_steps"):
         rewritten[name] = in_letters(chosen[name], random)
@@ -151,12 +144,9 @@ def with_letters(chosen, random):
     return {**rewritten, "absolute_plateaus": plateaus}
 
 
-@given(descriptions(range(4), depth=0, kind="plateaus"), randoms)
+@given(descriptions(range(4), depth=0, kind="plateau"), randoms)
 def test_steps_with_letters_are_those_without(chosen, random):
-    rewritten = with_letters(chosen, random)
-    with ignore_curve_warnings():  # about the drawn ratios
-        saved = Curve.from_dict({"kind": "plateau", **rewritten})
-        assert_same(build(chosen), PlateauCurve(**rewritten), saved)
+    assert_same(build(chosen), build(with_letters(chosen, random)))
 
 
 def test_text_and_integers_are_equal():
@@ -187,7 +177,7 @@ def test_wsd_is_its_three_stages(random):
     if lowest == 0 and shape not in SHAPES_ALLOWING_ZERO:
         shape = "1-sqrt"
     stages = [(warmup, 1.0), (total - warmup - decay,), (decay, lowest, shape)]
-    expected = build({"stages": stages, "start": start})
+    expected = build({"kind": "staged", "stages": stages, "start": start})
     options = {
         "total_steps": total,
         "warmup_steps": warmup,
@@ -236,7 +226,7 @@ def stages_through(points):
             stages.append((following - step, None))
         else:
             stages.append((following - step, to))
-    return {"stages": stages, "start": points[0][1]}
+    return {"kind": "staged", "stages": stages, "start": points[0][1]}
 
 
 POINTS = randoms.map(draw_points)

@@ -207,8 +207,8 @@ def curve_after_move(handle, arguments):
     st.sampled_from(["lowest", "higher", "lower", "highest"]),
 )
 # All decay comes before the plateau, or after it.
-@example({"total_steps": 100, "plateaus": [(30, 70)]}, "lowest")
-@example({"total_steps": 100, "plateaus": [(0, 70)]}, "highest")
+@example({"kind": "plateau", "total_steps": 100, "plateaus": [(30, 70)]}, "lowest")
+@example({"kind": "plateau", "total_steps": 100, "plateaus": [(0, 70)]}, "highest")
 def test_handle_moves_to_the_dragged_value(description, aim):
     curve = build(description)
     for handle in curve_and_peak_handles(curve, PEAK)[1:]:
@@ -301,7 +301,7 @@ def test_note_is_that_of_the_library():
 
 
 def test_curve_at_zero_has_no_ratio():
-    zero = build({"stages": [(10,)], "start": 0.0})
+    zero = build({"kind": "staged", "stages": [(10,)]})
     of_stable, of_zero = answer_about_curves(STABLE, zero)["ratios"]
     assert of_stable["bound"] == 1
     assert of_zero == {"fault": "no learning rate above 0"}
@@ -380,7 +380,7 @@ def test_answers_are_json(scale, peak):
 
 @pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
 @given(descriptions(counts=range(5)))
-@example({"stages": [(5, 1.0)], "start": 0.0})
+@example({"kind": "staged", "stages": [(5, 1.0)]})
 def test_warmup_ends_where_the_curve_stops_rising(description):
     curve = build(description)
     arguments = warmup_arguments(curve)

@@ -213,10 +213,10 @@ def test_legend_names_every_curve_without_squeezing_the_axes(cases):
 
 def expected_spans(description, curve):
     """Return (name, begin, after) of each warmup, or first stage that rises, and each plateau."""
-    _, _, first_part = Oracle(description).spans()[0]
+    first, _ = Oracle(description).with_stops()[0]
     spans = []
     for segment in curve.segments[:-1]:
-        rises_at_once = segment.first_step == 0 and first_part.end > first_part.start
+        rises_at_once = segment.first_step == 0 and first.end > first.start
         if "warmup" in segment.kind or rises_at_once:
             spans.append(("warmup", segment.first_step, segment.last_step + 1))
         elif segment.kind == "plateau":

@@ -80,10 +80,10 @@ def test_file_computes_the_same_integers(case):
 
 @examples(40)
 @given(descriptions(), st.integers())
-@example({"total_steps": 1}, 2**31)
-@example({"total_steps": 1}, 0)
-@example({"total_steps": MAX_STEP}, MAX_STEP)
-@example({"stages": [(5, 1.0)], "start": 1.0}, -(2**70))
+@example({"kind": "plateau", "total_steps": 1}, 2**31)
+@example({"kind": "plateau", "total_steps": 1}, 0)
+@example({"kind": "plateau", "total_steps": MAX_STEP}, MAX_STEP)
+@example({"kind": "staged", "stages": [(5, 1.0)], "start": 1.0}, -(2**70))
 def test_any_integer_is_a_step(description, step):
     curve = build(description)
     multiplier = functions_of(curve.to_source())["multiplier"]

@@ -13,7 +13,7 @@ from support.numerics.shapes import SAMPLES
 
 from plateau_jax import PlateauCurve, StagedCurve
 from plateau_jax.tools.forecasts.loss_law import schedule_sums
-from plateau_jax.tools.theory.curve_parts import largest_multiplier
+from plateau_jax.tools.theory.step_bins import largest_multiplier
 
 
 def check_sums(curve, peak, steps, tolerance):
@@ -100,7 +100,7 @@ LONG_CURVES = {
 
 @pytest.mark.parametrize("name", LONG_CURVES)
 def test_sums_of_long_curves_equal_their_formula(name):
-    """Parts of several steps stand for single ones. The steps may have any order and shape."""
+    """Bins of several steps stand for single ones. The steps may have any order and shape."""
     curve = LONG_CURVES[name]
     fractions = np.array([1.0, 0.33, 0.85, 0.999])
     within = (fractions * curve.total_steps).astype(int)

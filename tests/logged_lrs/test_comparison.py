@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from support.curve_warnings import ignore_curve_warnings
-from support.curves.descriptions import descriptions
+from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.forecasts.logs import rows_of
 
@@ -299,11 +299,11 @@ def test_a_fault_of_a_log_that_counts_from_one_is_listed_too():
 
 @pytest.mark.slow
 @examples(30)
-@given(descriptions(range(4), depth=0, kind="plateaus"), st.integers(0, 199))
-def test_a_log_that_leaves_a_curve_of_any_kind(arguments, seed):
+@given(descriptions(range(4), depth=0, kind="plateau"), st.integers(0, 199))
+def test_a_log_that_leaves_a_curve_of_any_kind(description, seed):
     """Learning rates at random: no fault gives them, and the report is not an error."""
     with ignore_curve_warnings():
-        curve = PlateauCurve(**arguments)
+        curve = build(description)
         if not 4 <= curve.total_steps <= 100_000:
             curve = COSINE
         middle = curve.total_steps // 2

@@ -31,8 +31,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning"),
 ]
 
-FIRST = {"stages": [(8, 1.0, "linear"), (4,), (32, 0.25, "linear")], "start": 0.5}
-SECOND = {"stages": [(16, 0.5, "linear"), (4,), (8, 0.0, "linear")], "start": 1.0}
+FIRST = {"kind": "staged", "stages": [(8, 1.0), (4,), (32, 0.25)], "start": 0.5}
+SECOND = {"kind": "staged", "stages": [(16, 0.5), (4,), (8, 0.0)], "start": 1.0}
 MILESTONE = 6
 
 

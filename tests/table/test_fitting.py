@@ -308,7 +308,7 @@ def test_short_stages_are_right_at_every_step(shape, length):
     formula, _ = formula_and_power(shape)
     low = 0.0 if formula.allows_zero else 1e-3
     for start, end in ((1.0, low), (low, 1.0), (0.9, 0.1)):
-        description = {"stages": [(length, end, shape)], "start": start}
+        description = {"kind": "staged", "stages": [(length, end, shape)], "start": start}
         oracle = Oracle(description)
         values = build(description)(range(length + 1)).tolist()
         for step, value in enumerate(values):

@@ -113,7 +113,7 @@ def test_longest_curve_follows_its_sum_in_little_memory():
 
 
 def curve_of_zeros(steps):
-    return build({"stages": [(steps,)], "start": 0.0})
+    return build({"kind": "staged", "stages": [(steps,)]})
 
 
 @given(st.floats(2**-6, 1.0, width=32), st.integers(0, 5))

@@ -122,8 +122,8 @@ class Halvings:
         self.curve = Oracle(description)
         # Between these steps a curve rises or falls throughout.
         turns = {self.curve.total_steps}
-        for begin, end, _ in self.curve.spans():
-            turns |= {begin, end - 1}
+        for segment, stop in self.curve.with_stops():
+            turns |= {segment.begin, stop - 1}
         self.turns = turns
         self.highest = max(map(self.curve, turns))
 

@@ -29,7 +29,7 @@ from plateau_jax.tools.theory.bounds import (
     note,
     peak_at_equal_length,
 )
-from plateau_jax.tools.theory.curve_parts import largest_multiplier
+from plateau_jax.tools.theory.step_bins import largest_multiplier
 
 MAX_CURVES = 12
 """The number of looks in `looks.js`."""

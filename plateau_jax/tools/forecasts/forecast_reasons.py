@@ -13,7 +13,7 @@ from plateau_jax.tools.forecasts.loss_run import (
     octaves_to_runs,
     peaks_agree,
 )
-from plateau_jax.tools.theory.curve_parts import first_and_last_steps_of, segment_begins
+from plateau_jax.tools.theory.step_bins import first_and_last_steps_of, segment_begins
 
 _MAX_HORIZON = 4.0
 """A forecast reaches at most this many times the steps of the longest run."""

@@ -30,7 +30,7 @@ from plateau_jax.tools.forecasts.loss_run import (
     octaves_to_runs,
 )
 from plateau_jax.tools.logged_lrs.compare_log import check_counts_updates
-from plateau_jax.tools.theory.curve_parts import largest_multiplier
+from plateau_jax.tools.theory.step_bins import largest_multiplier
 
 _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]

@@ -11,7 +11,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.table.exact_segments import with_stops
 from plateau_jax.tools.forecasts.loss_law import Law, LoggedLosses, fit_law, schedule_sums
 from plateau_jax.tools.forecasts.loss_run import LossRun, largest_lr_of, last_step_of
-from plateau_jax.tools.theory.curve_parts import first_and_last_steps_of
+from plateau_jax.tools.theory.step_bins import first_and_last_steps_of
 
 _Floats = NDArray[np.float64]
 _Mask = NDArray[np.bool_]

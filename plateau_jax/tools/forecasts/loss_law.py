@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.tools.theory.curve_parts import (
+from plateau_jax.tools.theory.step_bins import (
+    bin_begins,
+    bins_before,
     last_iterate_sums,
     mean_multipliers,
-    part_begins,
-    parts_before,
     sorted_unique,
 )
 
@@ -33,7 +33,7 @@ the sum of the learning rates after that step is then almost 0.
 MAX_SINGLE_STEPS = 2**16
 """Up to this many steps, every step is summed.
 
-Above, steps are summed in parts of several steps, each with a single learning rate.
+Above, steps are summed in bins of several steps, each with a single learning rate.
 """
 
 _NEAREST = 128
@@ -70,7 +70,7 @@ def schedule_sums(curve: Curve, peak_value: float, steps: _Steps) -> tuple[_Floa
 def _progress(curve: Curve, steps: _Steps) -> _Floats:
     last = int(steps[-1])
     singles = np.arange(min(last, MAX_SINGLE_STEPS) + 1)
-    begins = part_begins(curve)
+    begins = bin_begins(curve)
     borders = sorted_unique(np.concatenate([singles, begins[begins < last], steps]))
     powers = np.diff(borders) * mean_multipliers(curve, borders) ** _PROGRESS_POWER
     sums = np.append(0.0, np.cumsum(powers))
@@ -79,13 +79,13 @@ def _progress(curve: Curve, steps: _Steps) -> _Floats:
 
 def _noise(curve: Curve, steps: _Steps) -> _Floats:
     noise: list[float] = []
-    for s, n in parts_before(curve, steps.tolist(), MAX_SINGLE_STEPS, _NEAREST):
+    for s, n in bins_before(curve, steps.tolist(), MAX_SINGLE_STEPS, _NEAREST):
         noise.append(_noise_after(s, n))
     return np.array(noise)
 
 
 def _noise_after(s: _Floats, n: _Floats) -> float:
-    """Return N after parts of n steps with the learning rate s each."""
+    """Return N after bins of n steps with the learning rate s each."""
     if not len(s):
         return 0.0
     total, squares, inner = last_iterate_sums(s, n, _DAMPING * float(s.max()))

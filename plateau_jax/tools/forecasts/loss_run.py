@@ -22,7 +22,7 @@ from plateau_jax.tools.forecasts.read_losses import (
 )
 from plateau_jax.tools.logged_lrs.compare_log import check_counts_updates
 from plateau_jax.tools.logged_lrs.log_table import LogTable, read_log
-from plateau_jax.tools.theory.curve_parts import largest_multiplier
+from plateau_jax.tools.theory.step_bins import largest_multiplier
 
 _MAX_FIRST_LOSS = 15
 """In nats; a uniform distribution over a million tokens has 14."""

@@ -208,15 +208,15 @@ def _formulas(steps: Steps, curve: Curve, first_off: int) -> Iterator[_Formula]:
         yield _Formula("resumed/late", shifts, lambda n, k: n - k * (n >= begin), begin)
         shifts = range(1, total + 1)
         yield _Formula("resumed/early", shifts, lambda n, k: n + k * (n >= begin), begin)
-    spans = [
+    segments = [
         (segment, after)
         for segment, after in with_stops(curve._exact_segments)
         if after is not None
     ]
-    plateaus = [(segment.begin, after) for segment, after in spans if segment.is_flat]
+    plateaus = [(segment.begin, after) for segment, after in segments if segment.is_flat]
     for first, after in plateaus:
         yield from _formulas_of_plateau(first, after, last)
-    segment, after = spans[0]
+    segment, after = segments[0]
     has_warmup = after == segment.length < total and segment.start < segment.end
     warmup = 0
     if has_warmup:

@@ -114,24 +114,24 @@ def _staged(before: list[Any], flat: Any, after: list[Any]) -> StagedCurve:
     return StagedCurve([*before, flat, *after], start=0.25)
 
 
-def _from_the_first_flat_part_on(curve: Curve) -> Curve:
+def _from_the_first_plateau_on(curve: Curve) -> Curve:
     """Return the curve from inside its first plateau on, or from its last step."""
     return curve.part(min(curve.flat_starts[0] + 1, curve.total_steps - 1))
 
 
-def _is_partly_flat(curve: Curve) -> bool:
+def _has_a_plateau(curve: Curve) -> bool:
     return len(curve.flat_starts) > 0
 
 
 def _with_plateaus(total_steps: int, warmup_steps: int) -> Curve:
-    arguments = {"total_steps": total_steps, "warmup_steps": warmup_steps}
-    return build({**arguments, "plateaus": [(20, 40), (80, 15)]})
+    lengths = {"total_steps": total_steps, "warmup_steps": warmup_steps}
+    return build({"kind": "plateau", **lengths, "plateaus": [(20, 40), (80, 15)]})
 
 
 _staged_curves = st.builds(_staged, _stages, _flat, _stages)
 curves: st.SearchStrategy[Curve] = st.one_of(
     _staged_curves,
-    _staged_curves.map(_from_the_first_flat_part_on).filter(_is_partly_flat),
+    _staged_curves.map(_from_the_first_plateau_on).filter(_has_a_plateau),
     st.builds(_with_plateaus, st.integers(8, 40), st.integers(0, 5)),
 )
 """Each has a plateau."""

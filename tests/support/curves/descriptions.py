@@ -1,4 +1,4 @@
-"""Plain data that describe curves of every kind, for the oracle; built, and drawn by hypothesis."""
+"""Descriptions of curves of every kind, as `Curve.from_dict` and the oracle read them."""
 
 from collections.abc import Sequence
 from random import Random
@@ -11,16 +11,15 @@ from support.curve_warnings import ignore_curve_warnings
 from support.curves.strategies import (
     MAX_STEP,
     SMALLEST_NORMAL,
-    draw_arguments,
     draw_magnitude,
+    draw_plateau_curve,
     draw_ratio,
     draw_shape,
     randoms,
 )
 from support.numerics.oracle import Description, Oracle, are_equal, as_written, can_join
 
-from plateau_jax import BatchPlan, Curve, PlateauCurve, StagedCurve
-from plateau_jax.curves.staged_curve import Stage
+from plateau_jax import BatchPlan, Curve, PlateauCurve
 from plateau_jax.shapes.known_shapes import SHAPES
 
 UNIT = 4
@@ -29,27 +28,10 @@ UNIT = 4
 CurveAndSteps = tuple[Curve, NDArray[np.int32]]
 
 
-# Drawn levels and percentages may look like mistakes, and a cooldown may begin at 0.
 @ignore_curve_warnings()
 def build(description: Description) -> Curve:
-    """Build the described curve through the public interface."""
-    match description:
-        case {"stages": stages, "start": start}:
-            # A stage may be a tuple or a `Stage`: build some of each.
-            mixed = list(stages)
-            for index in range(0, len(stages), 2):
-                mixed[index] = Stage(*stages[index])
-            return StagedCurve(mixed, start=start)
-        case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
-            return build(parent).cooldown(at, steps, to=to, shape=shape)
-        case {"curve": first, "then": other, "scale": scale}:
-            return build(first).then(build(other), scale=scale)
-        case {"part": parent, "start": start, "stop": stop}:
-            return build(parent).part(start, stop)
-        case {"scaled": parent, "pairs": pairs, "unit": unit, **rest}:
-            return BatchPlan(pairs).scale(build(parent), unit, **rest)
-        case _:
-            return PlateauCurve(**description)
+    """Build a curve without warnings, since drawn levels may look like mistakes."""
+    return Curve.from_dict(description)
 
 
 def _promised(level: Any) -> bool:
@@ -65,8 +47,8 @@ def _level_near(random: Random, level: float) -> float:
     return draw_ratio(random)
 
 
-def _stages(random: Random, most_steps: int, most_stages: int) -> Description:
-    count = random.randint(1, most_stages)
+def _staged(random: Random, most_steps: int) -> Description:
+    count = random.randint(1, 6)
     start = level = draw_ratio(random)
     left = most_steps
     stages: list[tuple[Any, ...]] = []
@@ -96,14 +78,14 @@ def _stages(random: Random, most_steps: int, most_stages: int) -> Description:
         left -= steps
     if left == most_steps:
         stages.append((1,))
-    return {"stages": stages, "start": start}
+    return {"kind": "staged", "stages": stages, "start": start}
 
 
-def _cooldown(random: Random, parent: Description, most_steps: int) -> Description:
-    oracle = Oracle(parent)
+def _cooldown(random: Random, curve: Description, most_steps: int) -> Description:
+    oracle = Oracle(curve)
     at = min(max(_draw_step(random, oracle), 0), most_steps - 1)
     if not _promised(oracle(at)):
-        at = 0  # A part starts here.
+        at = 0  # A segment starts here.
     level = oracle(at)
     steps = draw_magnitude(random, 1, most_steps - at)
     shape = draw_shape(random, SHAPES)
@@ -112,29 +94,29 @@ def _cooldown(random: Random, parent: Description, most_steps: int) -> Descripti
         to = min(to, draw_ratio(random))
     if as_written(to) > level and not are_equal(as_written(to), level):
         to = float(np.nextafter(to, 0))
-    part = oracle.part_at(at)
-    is_moving = not part.is_flat and at > part.begin - part.skipped
+    segment = oracle.segment_at(at)
+    is_moving = not segment.is_flat and at > segment.begin - segment.skipped
     if is_moving and are_equal(as_written(to), level):
         to = float(np.nextafter(to, 0))  # the level may differ by less than the oracle's last bit
     if not _promised(to):
         to = 0.0
     if not can_join(shape, level, as_written(to)):
         shape = "1-sqrt"
-    return {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}
+    return {"kind": "cooldown", "curve": curve, "at": at, "steps": steps, "to": to, "shape": shape}
 
 
-def _one_after_another(random: Random, first: Description, other: Description) -> Description:
+def _then(random: Random, curve: Description, other: Description) -> Description:
     scale = random.choice((1, 1.0, 0.5, 0.1, 1 / 3, draw_ratio(random)))
     factor = as_written(scale)
-    for part in Oracle(other).parts:
-        is_promised = _promised(part.start * factor) and _promised(part.end * factor)
+    for segment in Oracle(other).segments:
+        is_promised = _promised(segment.start * factor) and _promised(segment.end * factor)
         if scale == 0 or not is_promised:
             scale = 1.0
-    return {"curve": first, "then": other, "scale": scale}
+    return {"kind": "then", "curve": curve, "other": other, "scale": scale}
 
 
-def _part(random: Random, parent: Description) -> Description:
-    oracle = Oracle(parent)
+def _part(random: Random, curve: Description) -> Description:
+    oracle = Oracle(curve)
     first = min(max(_draw_step(random, oracle), 0), oracle.total_steps)
     second = min(max(_draw_step(random, oracle), 0), oracle.total_steps)
     start = min(first, second)
@@ -142,35 +124,34 @@ def _part(random: Random, parent: Description) -> Description:
     if start == stop:
         start = 0
         stop = oracle.total_steps
-    return {"part": parent, "start": start, "stop": stop}
+    return {"kind": "part", "curve": curve, "start": start, "stop": stop}
 
 
-def _scaled(random: Random, parent: Description) -> Description:
-    oracle = Oracle(parent)
+def _scaled(random: Random, curve: Description) -> Description:
+    oracle = Oracle(curve)
     thresholds = {0}
     for _ in range(random.randrange(4)):
         thresholds.add(max(_draw_step(random, oracle), 0))
     pairs = [(UNIT * step, draw_magnitude(random, 1, 1000)) for step in sorted(thresholds)]
-    exponent = random.choice((0.5, 1, 2, 0.25, 0.3333333333333333, 1.7))
-    references = {draw_magnitude(random, 1, 1000), *(batch for _, batch in pairs)}
-    for reference in sorted(references):
-        plan = {"pairs": pairs, "unit": UNIT, "reference": reference, "exponent": exponent}
-        if _keeps_promises({"scaled": parent, **plan}):
-            return {"scaled": parent, **plan}
-    plan = {"pairs": [(0, 1)], "unit": UNIT, "reference": 1, "exponent": exponent}
-    return {"scaled": parent, **plan}
+    description: dict[str, Any] = {"kind": "scaled", "curve": curve, "pairs": pairs, "unit": UNIT}
+    description["exponent"] = random.choice((0.5, 1, 2, 0.25, 0.3333333333333333, 1.7))
+    for reference in sorted({draw_magnitude(random, 1, 1000), *(batch for _, batch in pairs)}):
+        description["reference"] = reference
+        if _keeps_promises(description):
+            return description
+    return {**description, "pairs": [(0, 1)], "reference": 1}
 
 
 def _keeps_promises(description: Description) -> bool:
     """Return True if no level is too small, and none that is used exceeds 1."""
     oracle = Oracle(description)
-    for part in oracle.parts:
-        if 0 < part.start < SMALLEST_NORMAL or 0 < part.end < SMALLEST_NORMAL:
+    for segment in oracle.segments:
+        if 0 < segment.start < SMALLEST_NORMAL or 0 < segment.end < SMALLEST_NORMAL:
             return False
-    for begin, end, part in oracle.spans():
-        if not (_promised(part.at(begin)) and _promised(part.at(end - 1))):
+    for segment, stop in oracle.with_stops():
+        if not (_promised(segment.at(segment.begin)) and _promised(segment.at(stop - 1))):
             return False
-    return _promised(oracle.parts[-1].start)
+    return _promised(oracle.segments[-1].start)
 
 
 def _description(
@@ -182,7 +163,7 @@ def _description(
     *,
     scaled: bool = False,
 ) -> Description:
-    kinds = ["plateaus", "stages"]
+    kinds = ["plateau", "staged"]
     if depth:
         kinds += ["cooldown", "then", "part"]
     if depth and scaled:
@@ -205,10 +186,10 @@ def _description(
         first = _description(random, _FEW, depth_of_first, steps, scaled=scaled)
         left = most_steps - Oracle(first).total_steps
         other = _description(random, _FEW, depth_of_other, left, scaled=scaled)
-        return _one_after_another(random, first, other)
-    if kind == "plateaus":
-        return draw_arguments(random, counts, most_steps)
-    return _stages(random, most_steps, 6)
+        return _then(random, first, other)
+    if kind == "plateau":
+        return draw_plateau_curve(random, counts, most_steps)
+    return _staged(random, most_steps)
 
 
 _FEW = range(4)
@@ -226,7 +207,7 @@ def descriptions(
     Args:
         counts: The numbers of plateaus that a `PlateauCurve` that is not nested may have.
         depth: How deeply curves are nested.
-        kind: Only this kind: "plateaus", "stages", "cooldown", "then" or "part".
+        kind: Only this kind.
         scaled: Batch plans scale some of the curves, which then need a clock with the unit `UNIT`.
     """
 
@@ -237,17 +218,17 @@ def descriptions(
 
 
 def _draw_step(random: Random, oracle: Oracle) -> int:
-    """Draw a step near the border of a part, inside a part, before the first or past the last."""
-    begin, end, _ = random.choice(oracle.spans())
+    """Draw a step near a border, inside a segment, before the first or past the last."""
+    segment, stop = random.choice(oracle.with_stops())
     kind = random.randrange(6)
     if kind == 0:
-        step = begin + random.randint(-3, 3)
+        step = segment.begin + random.randint(-3, 3)
     elif kind == 1:
-        step = end + random.randint(-3, 3)
+        step = stop + random.randint(-3, 3)
     elif kind == 2:
-        step = (begin + end) // 2
+        step = (segment.begin + stop) // 2
     elif kind == 3:
-        step = random.randrange(begin, end)
+        step = random.randrange(segment.begin, stop)
     elif kind == 4:
         step = -draw_magnitude(random, 1, 2**31)
     else:

@@ -88,10 +88,10 @@ def _number(value: Decimal) -> float:
     return float(value)
 
 
-def draw_arguments(
+def draw_plateau_curve(
     random: Random, counts: Sequence[int], most_steps: int = MAX_STEP
 ) -> dict[str, Any]:
-    """Draw the arguments of a valid `PlateauCurve`, with one of these numbers of plateaus."""
+    """Draw a description of a `PlateauCurve` with one of these numbers of plateaus."""
     total = draw_magnitude(random, 1, most_steps)
     warmup = random.choice((0, draw_magnitude(random, 0, total - 1)))
     after_warmup = total - warmup
@@ -123,6 +123,7 @@ def draw_arguments(
         else:
             relative.append((start, duration))
     return {
+        "kind": "plateau",
         "total_steps": total,
         "warmup_steps": warmup,
         "plateaus": random.sample(relative, len(relative)),

@@ -1,15 +1,8 @@
 """An oracle for curves: their formulas evaluated in exact rationals and numbers of 300 bits.
 
 It shares no code with the product, and is slow. `shapes` has the formulas of the shapes. A curve is
-plain data, which `support.curves.descriptions` draws and turns into curves:
-
-- the arguments of a `PlateauCurve`: `{"total_steps": …, …}`;
-- stages: `{"stages": [(steps, to, shape), …], "start": level}`; `to` and `shape` may be left out;
-- a cooldown: `{"cooldown": description, "at": …, "steps": …, "to": …, "shape": …}`;
-- one after another: `{"curve": description, "then": description, "scale": …}`;
-- some of the steps: `{"part": description, "start": …, "stop": …}`;
-- scaled by a batch plan:
-  `{"scaled": description, "pairs": …, "unit": …, "reference": …, "exponent": …}`.
+described as in a configuration file, by a mapping that `Curve.from_dict` reads too; its numbers of
+steps are integers.
 """
 
 from bisect import bisect_right
@@ -65,8 +58,8 @@ def lowest_level(shape: str) -> float:
 
 
 @dataclass(frozen=True)
-class CurvePart:
-    """A part of a curve, from one level to another in `length` steps; a later one may cut it."""
+class OracleSegment:
+    """A segment, from one level to another in `length` steps; a later one may cut it."""
 
     begin: int
     length: int
@@ -74,7 +67,7 @@ class CurvePart:
     end: Any
     shape: str
     skipped: int = 0
-    """Steps of the part that are missing at its beginning."""
+    """Steps of the segment that are missing at its beginning."""
 
     def at(self, step: int) -> Any:
         if self.shape == "flat":
@@ -83,75 +76,74 @@ class CurvePart:
         formula, power = formula_and_power(self.shape)
         return formula.level(mp, self.start, self.end, x, exactly(power))
 
-    def times(self, factor: Any) -> "CurvePart":
-        return replace(self, start=self.start * factor, end=self.end * factor)
+    def shifted(self, steps: int, factor: Any) -> "OracleSegment":
+        """Shift the segment by `steps` and multiply its levels by `factor`."""
+        start = self.start * factor
+        end = self.end * factor
+        return replace(self, begin=self.begin + steps, start=start, end=end)
 
     @property
     def is_flat(self) -> bool:
         return are_equal(self.start, self.end)
 
 
-def _flat_part(begin: int, level: Any, length: int = 0) -> CurvePart:
-    return CurvePart(begin, length, level, level, "flat")
+def _flat_segment(begin: int, level: Any, length: int = 0) -> OracleSegment:
+    return OracleSegment(begin, length, level, level, "flat")
 
 
 class Oracle:
     """The exact multiplier at each step of a described curve."""
 
     def __init__(self, description: Description) -> None:
-        self.total_steps, self.parts = _parse_description(description)
-        """The last part begins at `total_steps` and holds."""
-        self.borders = [part.begin for part in self.parts]
-        """First step of every part, empty ones included."""
+        self.segments = _segments_of(description)
+        """The last segment begins at `total_steps` and holds."""
+        self.borders = [segment.begin for segment in self.segments]
+        """First step of every segment, empty ones included."""
+        self.total_steps = self.borders[-1]
 
     def __call__(self, step: int) -> Any:
-        return self.part_at(step).at(max(step, 0))
+        return self.segment_at(step).at(max(step, 0))
 
-    def part_at(self, step: int) -> CurvePart:
-        return self.parts[bisect_right(self.borders, max(step, 0)) - 1]
+    def segment_at(self, step: int) -> OracleSegment:
+        return self.segments[bisect_right(self.borders, max(step, 0)) - 1]
 
-    def spans(self) -> list[tuple[int, int, CurvePart]]:
-        """Return (first step, first step after it, part) of each nonempty part before the end."""
-        spans: list[tuple[int, int, CurvePart]] = []
-        for part, following in pairwise(self.parts):
-            if part.begin < following.begin:
-                spans.append((part.begin, following.begin, part))
-        return spans
+    def with_stops(self) -> list[tuple[OracleSegment, int]]:
+        """Return (segment, first step after it) of each nonempty segment before the end."""
+        neighbors = pairwise(self.segments)
+        return [(one, other.begin) for one, other in neighbors if one.begin < other.begin]
 
     def flat_runs(self) -> list[tuple[int, int]]:
-        """Return (first step, number of steps) of each maximal run of parts that hold one level."""
+        """Return (first step, number of steps) of each maximal run of steps at one level."""
         runs: list[tuple[int, int, Any]] = []
-        for begin, end, part in self.spans():
-            if not part.is_flat:
+        for segment, stop in self.with_stops():
+            if not segment.is_flat:
                 continue
-            if runs and runs[-1][1] == begin and are_equal(runs[-1][2], part.start):
+            begin = segment.begin
+            if runs and runs[-1][1] == begin and are_equal(runs[-1][2], segment.start):
                 begin = runs.pop()[0]
-            runs.append((begin, end, part.start))
-        return [(begin, end - begin) for begin, end, _ in runs]
+            runs.append((begin, stop, segment.start))
+        return [(begin, stop - begin) for begin, stop, _ in runs]
 
 
-def _parse_description(description: Description) -> tuple[int, list[CurvePart]]:
-    """Return the total steps of a description, and its parts."""
+def _segments_of(description: Description) -> list[OracleSegment]:
     match description:
-        case {"stages": stages, "start": start}:
-            return _staged_parts(stages, start)
-        case {"cooldown": parent, "at": at, "steps": steps, "to": to, "shape": shape}:
-            return _cooldown_parts(Oracle(parent), at, steps, as_written(to), shape)
-        case {"curve": first, "then": other, "scale": scale}:
-            return _continued_parts(Oracle(first), Oracle(other), as_written(scale))
-        case {"part": parent, "start": start, "stop": stop}:
-            return stop - start, _cut_parts(Oracle(parent), start, stop)
-        case {"scaled": parent, "pairs": pairs, "unit": unit, **rest}:
-            return _scaled_parts(
-                Oracle(parent), [(at // unit, batch) for at, batch in pairs], **rest
-            )
-        case {"total_steps": total_steps}:
-            return total_steps, _plateau_parts(**description)
+        case {"kind": "plateau", **arguments}:
+            return _plateau_segments(**arguments)
+        case {"kind": "staged", **arguments}:
+            return _staged_segments(**arguments)
+        case {"kind": "cooldown", "curve": curve, **arguments}:
+            return _cooldown_segments(Oracle(curve), **arguments)
+        case {"kind": "then", "curve": curve, "other": other, **arguments}:
+            return _continued_segments(Oracle(curve), Oracle(other), **arguments)
+        case {"kind": "part", "curve": curve, **arguments}:
+            return _cut_segments(Oracle(curve), **arguments)
+        case {"kind": "scaled", "curve": curve, **arguments}:
+            return _scaled_segments(Oracle(curve), **arguments)
         case _:
             raise ValueError(f"the oracle does not know this kind of curve: {description}")
 
 
-def complete_stage(written: tuple[Any, ...]) -> tuple[int, float | None, str]:
+def complete_stage(written: Any) -> tuple[int, float | None, str]:
     """Return a stage with its level and shape; None is the level before it."""
     steps = written[0]
     to = None
@@ -163,74 +155,73 @@ def complete_stage(written: tuple[Any, ...]) -> tuple[int, float | None, str]:
     return steps, to, shape
 
 
-def _staged_parts(stages: Any, start: float) -> tuple[int, list[CurvePart]]:
+def _staged_segments(stages: Any, start: float = 0.0) -> list[OracleSegment]:
     begin = 0
     level = as_written(start)
-    parts: list[CurvePart] = []
+    segments: list[OracleSegment] = []
     for steps, to, shape in map(complete_stage, stages):
         if to is None:
-            parts.append(_flat_part(begin, level, steps))
+            segments.append(_flat_segment(begin, level, steps))
         else:
             goal = as_written(to)
             if steps:
-                parts.append(CurvePart(begin, steps, level, goal, shape))
+                segments.append(OracleSegment(begin, steps, level, goal, shape))
             level = goal
         begin += steps
-    return begin, [*parts, _flat_part(begin, level)]
+    return [*segments, _flat_segment(begin, level)]
 
 
-def _cooldown_parts(
-    parent: Oracle, at: int, steps: int, to: Any, shape: str
-) -> tuple[int, list[CurvePart]]:
-    parts = [part for part in parent.parts if part.begin < at]
-    parts.append(CurvePart(at, steps, parent(at), to, shape))
-    parts.append(_flat_part(at + steps, to))
-    return at + steps, parts
+def _cooldown_segments(
+    curve: Oracle, at: int, steps: int, to: float = 0.0, shape: str = "1-sqrt"
+) -> list[OracleSegment]:
+    goal = as_written(to)
+    segments = [segment for segment in curve.segments if segment.begin < at]
+    segments.append(OracleSegment(at, steps, curve(at), goal, shape))
+    return [*segments, _flat_segment(at + steps, goal)]
 
 
-def _continued_parts(first: Oracle, other: Oracle, scale: Any) -> tuple[int, list[CurvePart]]:
-    shift = first.total_steps
-    parts = [part for part in first.parts if part.begin < shift]
-    for part in other.parts:
-        start = part.start * scale
-        end = part.end * scale
-        parts.append(replace(part, begin=part.begin + shift, start=start, end=end))
-    return shift + other.total_steps, parts
+def _continued_segments(curve: Oracle, other: Oracle, scale: float = 1.0) -> list[OracleSegment]:
+    total = curve.total_steps
+    factor = as_written(scale)
+    segments = [segment for segment in curve.segments if segment.begin < total]
+    return [*segments, *(segment.shifted(total, factor) for segment in other.segments)]
 
 
-def _cut_parts(parent: Oracle, start: int, stop: int) -> list[CurvePart]:
-    parts: list[CurvePart] = []
-    for begin, end, part in parent.spans():
-        first = max(begin, start)
-        if first < min(end, stop):
-            parts.append(replace(part, begin=first - start, skipped=part.skipped + first - begin))
-    return [*parts, _flat_part(stop - start, parent(stop))]
+def _cut_segments(curve: Oracle, start: int = 0, stop: int | None = None) -> list[OracleSegment]:
+    if stop is None:
+        stop = curve.total_steps
+    segments: list[OracleSegment] = []
+    for segment, after in curve.with_stops():
+        first = max(segment.begin, start)
+        if first < min(after, stop):
+            skipped = segment.skipped + first - segment.begin
+            segments.append(replace(segment, begin=first - start, skipped=skipped))
+    return [*segments, _flat_segment(stop - start, curve(stop))]
 
 
-def _scaled_parts(
-    parent: Oracle, batches: list[tuple[int, int]], reference: int, exponent: float
-) -> tuple[int, list[CurvePart]]:
-    total = parent.total_steps
-    parts: list[CurvePart] = []
+def _scaled_segments(
+    curve: Oracle, pairs: Any, unit: int, reference: int, exponent: float = 0.5
+) -> list[OracleSegment]:
+    total = curve.total_steps
+    segments: list[OracleSegment] = []
     factor = exactly(1)
-    for (start, batch), (end, _) in pairwise([*batches, (total, 0)]):
-        factor = scale_factor(batch, reference, exponent)
-        stop = min(end, total)
+    for (threshold, batch), (end, _) in pairwise([*pairs, (total * unit, 0)]):
+        factor = _scale_factor(batch, reference, exponent)
+        start = threshold // unit
+        stop = min(end // unit, total)
         if start < stop:
-            parts.extend(
-                replace(part, begin=part.begin + start).times(factor)
-                for part in _cut_parts(parent, start, stop)[:-1]
-            )
-    return total, [*parts, parent.parts[-1].times(factor)]
+            cut = _cut_segments(curve, start, stop)[:-1]
+            segments += [segment.shifted(start, factor) for segment in cut]
+    return [*segments, curve.segments[-1].shifted(0, factor)]
 
 
-def scale_factor(batch: int, reference: int, exponent: float) -> Any:
+def _scale_factor(batch: int, reference: int, exponent: float) -> Any:
     """Return (batch/reference)^exponent as the decimal that the nearest float64 prints as."""
     power = exactly(Fraction(batch, reference)) ** as_written(exponent)
     return as_written(float(Fraction(int(mp.ldexp(power, 280)), 2**280)))
 
 
-def _plateau_parts(
+def _plateau_segments(
     total_steps: int,
     warmup_steps: int = 0,
     plateaus: Any = (),
@@ -239,8 +230,8 @@ def _plateau_parts(
     init_lr_ratio: float = 0.0,
     warmup_shape: str = "linear",
     decay_shape: str = "cosine",
-) -> list[CurvePart]:
-    """Return the parts: warmup, decays and plateaus by turns, a decay, the end."""
+) -> list[OracleSegment]:
+    """Return the segments: warmup, decays and plateaus by turns, a decay, the end."""
     after_warmup = total_steps - warmup_steps
     least = as_written(min_lr_ratio)
     one = exactly(1)
@@ -250,20 +241,21 @@ def _plateau_parts(
         holds.append((start_step, percent_of(after_warmup, duration)))
     decaying = after_warmup - sum(length for _, length in holds)
 
-    parts = [CurvePart(0, warmup_steps, as_written(init_lr_ratio), one, warmup_shape)]
+    segments = [OracleSegment(0, warmup_steps, as_written(init_lr_ratio), one, warmup_shape)]
     begin = warmup_steps
     level = one
     held = 0
     for start, length in sorted(holds):
         # The level of the global decay, not counting the steps of earlier plateaus.
-        next_level = CurvePart(warmup_steps + held, decaying, one, least, decay_shape).at(start)
-        parts.append(CurvePart(begin, start - begin, level, next_level, decay_shape))
-        parts.append(_flat_part(start, next_level, length))
+        decay = OracleSegment(warmup_steps + held, decaying, one, least, decay_shape)
+        next_level = decay.at(start)
+        segments.append(OracleSegment(begin, start - begin, level, next_level, decay_shape))
+        segments.append(_flat_segment(start, next_level, length))
         begin = start + length
         level = next_level
         held += length
-    parts.append(CurvePart(begin, total_steps - begin, level, least, decay_shape))
-    return [*parts, _flat_part(total_steps, least)]
+    segments.append(OracleSegment(begin, total_steps - begin, level, least, decay_shape))
+    return [*segments, _flat_segment(total_steps, least)]
 
 
 def percent_of(total: int, percentage: float) -> int:

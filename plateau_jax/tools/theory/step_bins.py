@@ -1,4 +1,4 @@
-"""Partition a curve into parts of several steps, and sum over them: for bounds and forecasts."""
+"""Bins of consecutive steps of a curve, and sums over them: for bounds and forecasts."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
@@ -19,15 +19,15 @@ _MANY_SEGMENTS = 256
 """A curve with more segments is taken for that of a log: a line between each two learning rates."""
 
 
-def parts_before(
+def bins_before(
     curve: Curve, steps: Sequence[int], most_single: int, nearest: int
 ) -> Iterator[tuple[_Floats, _Floats]]:
-    """Yield (multipliers, lengths) of the parts of a curve before each of the given steps.
+    """Yield (multipliers, lengths) of the bins of a curve before each of the given steps.
 
-    If the last of the given steps is at most `most_single`, every step is a part. Otherwise parts
+    If the last of the given steps is at most `most_single`, every step is a bin. Otherwise bins
     grow with the distance from the given step and from the borders of segments: each of the
-    `nearest` steps is a part, and farther parts have a length of 1/nearest of their distance. The
-    multiplier of a part is the one in its middle. Parts with the multiplier 0 are left out.
+    `nearest` steps is a bin, and farther bins have a length of 1/nearest of their distance. The
+    multiplier of a bin is the one in its middle. Bins with the multiplier 0 are left out.
     """
     last = max(steps)
     if last <= most_single:
@@ -38,7 +38,7 @@ def parts_before(
             s = multipliers[places[:count]]
             yield s, np.ones(len(s))
         return
-    begins = part_begins(curve)
+    begins = bin_begins(curve)
     for step in steps:
         near = step - _distances(step, nearest)
         borders = sorted_unique(np.concatenate([begins[begins < step], near]))
@@ -48,25 +48,25 @@ def parts_before(
 
 
 def mean_multipliers(curve: Curve, borders: _Steps) -> _Floats:
-    """Return the multiplier in the middle of each part."""
+    """Return the multiplier in the middle of each bin."""
     lengths = np.diff(borders)
     if np.all(lengths == 1):
         return np.asarray(curve(borders[:-1]), np.float64)
-    # The two steps in the middle of a part are one if its length is odd.
+    # The two steps in the middle of a bin are one if its length is odd.
     middles = borders[:-1] + np.stack([(lengths - 1) // 2, lengths // 2])
     return np.mean(np.asarray(curve(middles), np.float64), axis=0)
 
 
 @lru_cache(64)
-def part_begins(curve: Curve) -> _Steps:
-    """Return the first steps of parts that grow with the distance from the borders of segments.
+def bin_begins(curve: Curve) -> _Steps:
+    """Return the first steps of bins that grow with the distance from the borders of segments.
 
-    Parts are short there because the sums over later steps change fastest right before a segment
+    Bins are short there because the sums over later steps change fastest right before a segment
     with much lower learning rates, and because some shapes are steep at their start.
     """
     begins = segment_begins(curve)
     has_many = len(begins) > _MANY_SEGMENTS
-    parts: list[_Steps] = []
+    steps: list[_Steps] = []
     for begin, end in pairwise([*begins.tolist(), curve.total_steps]):
         length = max(0, end - begin)
         nearest = 128
@@ -74,9 +74,9 @@ def part_begins(curve: Curve) -> _Steps:
             nearest = 8192 * length // curve.total_steps
             nearest = min(128, max(2, nearest))
         distances = _distances(length, nearest)
-        parts.append(begin + distances)
-        parts.append(end - distances)
-    return sorted_unique(np.concatenate(parts))
+        steps.append(begin + distances)
+        steps.append(end - distances)
+    return sorted_unique(np.concatenate(steps))
 
 
 def segment_begins(curve: Curve) -> _Steps:
@@ -142,7 +142,7 @@ def last_iterate_sums(s: _Floats, n: _Floats, damping: float) -> tuple[float, fl
 
         Σ_{k<T-1} s_k / (Σ_{j>k} s_j + damping) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
 
-    The steps come in parts, each of n steps with the learning rate s. All terms of a part are taken
+    The steps come in bins, each of n steps with the learning rate s. All terms of a bin are taken
     at its middle.
     """
     sums = suffix_sums(s * n)
