@@ -17,7 +17,7 @@ from torch.optim import SGD, AdamW
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import lambda_lr
-from torch_bridge.advice.position_warnings import end_message
+from torch_bridge.advice.position_advice import end_message
 
 pytestmark = [
     # For scheduler steps without updates, as in torch.

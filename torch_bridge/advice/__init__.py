@@ -2,6 +2,6 @@
 
 `advise=False` turns them off, except those of a follower and those about factors that nobody reads.
 
-`value_advice` (what groups contain), `position_warnings` (about a run past the end, or stuck at the
+`value_advice` (what groups contain), `position_advice` (about a run past the end, or stuck at the
 start), `step_advice` (a scheduler's steps against the optimizer's updates).
 """

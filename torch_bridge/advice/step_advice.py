@@ -27,7 +27,7 @@ from plateau_jax.clocks.position import Position
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.record import shortest_decimal
 from plateau_jax.runs.schedules import Schedules
-from torch_bridge.advice.position_warnings import (
+from torch_bridge.advice.position_advice import (
     advise_hint,
     describe_updates,
     end_message,

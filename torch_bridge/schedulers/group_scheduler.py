@@ -202,6 +202,8 @@ class GroupScheduler(LRScheduler):
 
     def _sync_before_update(self, new: Sequence[dict[str, Any]]) -> None:
         """Write the values of new groups, if this is the scheduler that the program steps."""
+        if not new:  # groups were removed or reordered, or DeepSpeed shows only some of them
+            return
         option = self._groups.option
         # Torch's `get_optimizer_state_dict` makes an update in which every learning rate is 0.
         if all(option.is_in(group) and not option.number_in(group) for group in new):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch.optim import Optimizer
 
 from plateau_jax.arguments.curve_warning import warn
-from torch_bridge.advice.position_warnings import (
+from torch_bridge.advice.position_advice import (
     describe_updates,
     end_message,
     start_message,
