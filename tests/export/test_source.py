@@ -84,19 +84,13 @@ def test_file_computes_the_same_integers(case):
 @example({"kind": "plateau", "total_steps": 1}, 0)
 @example({"kind": "plateau", "total_steps": MAX_STEP}, MAX_STEP)
 @example({"kind": "staged", "stages": [(5, 1.0)], "start": 1.0}, -(2**70))
+@example({"kind": "plateau", "total_steps": 100}, np.int64(99))
 def test_any_integer_is_a_step(description, step):
     curve = build(description)
     multiplier = functions_of(curve.to_source())["multiplier"]
     value = multiplier(step)
     assert type(value) is float
     assert value == curve(step)
-
-
-def test_numpy_integers_are_steps():
-    multiplier = functions_of(CURVE.to_source())["multiplier"]
-    value = multiplier(np.int64(99))
-    assert type(value) is float
-    assert value == CURVE(99)
 
 
 # The file alone.

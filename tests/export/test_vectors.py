@@ -1,4 +1,7 @@
-"""Test vectors: every value in them is the curve's, and they suffice to test an implementation."""
+"""Test vectors: every value in them is the curve's, and they suffice to test an implementation.
+
+`docs/export.md` has the C file's evaluator, and integers that a port rounds wrongly.
+"""
 
 import json
 import shutil
@@ -11,12 +14,12 @@ import pytest
 from hypothesis import given, strategies as st
 from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
-from support.docs.pages import ROOT
+from support.docs.pages import ROOT, section_named
 from support.examples import examples
 from support.golden.curves import CURVES
 from support.schedulers.runs import peaks
 
-from plateau_jax import Curve, StagedCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.tools.export.vectors import vectors_as_json
 
 PEAK = 3e-4
@@ -132,16 +135,22 @@ int main(void) {
 """
 
 
-ROUNDINGS = [
-    (0x2000002000000000, 62, 0x3F000000),
-    (0x2000002000000001, 62, 0x3F000001),
-    (0x2000006000000000, 62, 0x3F000002),
-    (0x3FFFFFFFFFFFFFFF, 62, 0x3F800000),
-    (0x2000000000000000, 187, 0x00800000),
-    (0x2000000000000000, 188, 0x00000000),
-    (0x1FFFFFE000000000, 187, 0x00000000),
-]
-"""Values of a polynomial, their exponents, and the bits of the float32, as on the page."""
+def hard_integers():
+    """Return values of a polynomial, their exponents and the bits of the float32."""
+    table = section_named("Write a port").rows
+    return [
+        (int(value.code[0], 16), int(exponent.text), int(bits.code[0], 16))
+        for value, exponent, bits in table
+    ]
+
+
+def test_page_has_the_bits_of_hard_integers():
+    functions = {}
+    exec(PlateauCurve(100).to_source(), functions)
+    integers = hard_integers()
+    assert len(integers) == 7
+    for value, exponent, bits in integers:
+        assert bits_of(functions["round_to_float32"](value, exponent)) == bits
 
 
 @pytest.mark.slow
@@ -150,8 +159,9 @@ def test_c_file_rounds_each_integer_once(command, tmp_path):
     """In C++, `ldexp` of a float returns a float."""
     if shutil.which(command.split()[0]) is None:
         pytest.skip("there is no compiler")
-    rows = [[step, 0, step] for step in range(len(ROUNDINGS))]
-    pieces = [[exponent, hex(value)] for value, exponent, _ in ROUNDINGS]
+    integers = hard_integers()
+    rows = [[step, 0, step] for step in range(len(integers))]
+    pieces = [[exponent, hex(value)] for value, exponent, _ in integers]
     vectors = tmp_path / "vectors.json"
     vectors.write_text(json.dumps({"curves": [{"curve": {}, "rows": rows, "pieces": pieces}]}))
     source = tmp_path / "schedule.c"
@@ -161,7 +171,7 @@ def test_c_file_rounds_each_integer_once(command, tmp_path):
     steps = "".join(f"{step} 1.0\n" for step, *_ in rows)
     run = subprocess.run([program], input=steps, capture_output=True, text=True, check=True)
     _, *lines = run.stdout.splitlines()
-    assert [int(line.split()[0]) for line in lines] == [bits for _, _, bits in ROUNDINGS]
+    assert [int(line.split()[0]) for line in lines] == [bits for _, _, bits in integers]
 
 
 @pytest.mark.slow
@@ -195,3 +205,10 @@ def test_c_file_in_the_examples_is_printed_by_the_program(tmp_path):
     vectors = tmp_path / "vectors.json"
     vectors.write_text(text_of(curve))
     assert c_file(vectors) == (ROOT / "examples" / "schedule.c").read_text()
+
+
+def test_page_quotes_the_function_of_the_c_file():
+    text = (ROOT / "examples" / "schedule.c").read_text(encoding="utf-8")
+    begin = text.index("float multiplier")
+    function = text[begin : text.index("\n}", begin) + 2]
+    assert function + "\n" in section_named("Write a port").code_in("c")
