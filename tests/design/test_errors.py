@@ -60,9 +60,8 @@ def test_curve_of_too_many_stages():
 # Peaks.
 
 
-@pytest.mark.parametrize("peak", [-1, "x"])
-def test_invalid_peak_is_a_fault_of_the_peak(peak):
-    fault = fault_of({"curve": GOOD, "peak": peak})
+def test_invalid_peak_is_a_fault_of_the_peak():
+    fault = fault_of({"curve": GOOD, "peak": -1})
     assert fault["path"] == ("peak",)
     assert fault["message"].startswith("peak = ")
 

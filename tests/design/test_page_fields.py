@@ -35,14 +35,17 @@ def test_every_field_of_a_plateau_curve(undone):
         20_000,
         warmup_steps=500,
         warmup_shape="cosine",
-        decay_shape="1-sqrt",
+        decay_shape="1-x^1.5",
         plateaus=[(20, 40), (70.5, 1.25)],
         absolute_plateaus=[(19_000, 10)],
+        min_lr_ratio=0.5,
     )
     actions = [
         ("Total steps", "2e4"),
         ("Warmup shape", "cosine"),
-        ("Decay shape", "1-sqrt"),
+        ("Decay shape", "1-x^P"),
+        ("P of the decay", "1.50"),
+        ("Final LR / peak", "0.5"),
         ("Plateau 1 in %, start", "20"),
         "+ Plateau, in %",
         ("Plateau 2 in %, start", "70.5"),
@@ -60,16 +63,6 @@ def test_new_change_after_undo_ends_redo(undone):
     undone.do(("Warmup steps", "700"), "Undo", ("Warmup steps", "900"))
     expect(undone.button("Redo")).to_be_disabled()
     undone.check(replace(STABLE, warmup_steps=900))
-
-
-def test_formula_with_a_parameter(undone):
-    actions = [
-        ("Decay shape", "1-x^P"),
-        ("P of the decay", "1.50"),
-        ("Final LR / peak", "0.5"),
-    ]
-    curve = replace(STABLE, decay_shape="1-x^1.5", min_lr_ratio=0.5)
-    check_edits(undone, STABLE, actions, curve)
 
 
 def test_stages_are_added_removed_and_moved(undone):
@@ -308,12 +301,7 @@ def test_every_decay_shape_can_be_chosen(undone):
         expect(power).to_be_visible(visible="P" in name)
 
 
-def test_every_shape_of_a_stage_can_be_chosen(undone):
+def test_stages_have_all_shapes(undone):
     undone.do("Edit Stages", ("Stage 2, to", "0.5"))
-    shape = undone.field("Stage 2, shape")
-    options = shape.locator("option")
+    options = undone.field("Stage 2, shape").locator("option")
     assert options.all_text_contents() == list(SHAPES)
-    for name in SHAPES:
-        undone.do(("Stage 2, shape", name))
-        written = name.replace("P", INITIAL_POWERS.get(name, ""))
-        assert undone.curve == StagedCurve([RISE, (6_000, 0.5, written), FALL])

@@ -152,12 +152,6 @@ def test_code_is_copied_to_the_clipboard(design):
         assert part in copied
 
 
-def test_json_can_be_pasted(undone):
-    curve = STAGED.cooldown(3_000, 500).then(STABLE, scale=0.125)
-    undone.open_json(curve.to_dict())
-    undone.check(curve)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
