@@ -2,82 +2,47 @@
 
 `python -m support.docs.write [PAGE …]`, in `tests/`, runs the programs of these pages, such as
 `docs/curves.md`, by default of all. Run it after a change of what `describe` or another table
-prints. A block follows the Python blocks, or the commands, whose output it shows. Comments after a
-`print` are written by hand.
+prints. Comments after a `print` are written by hand.
 """
 
-import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from itertools import zip_longest
 from pathlib import Path
 
-from support.docs.pages import CONTINUES, PAGES, ROOT, Block, sections
-
-_END_OF_OUTPUT = "-- end of the output of a block --\n"
+from support.docs.pages import PAGES, ROOT, PageProgram, assert_printed, programs, shown_lines
 
 
 def rewrite(page: Path) -> None:
-    """Replace each text block of a page by what the blocks before it print."""
-    introduction, *rest = sections(page)
+    """Replace the output that each section of a page shows by what its program prints."""
     content = page.read_text(encoding="utf-8")
-    for section in [introduction, *rest]:
-        preceding: list[Block] = []
-        if CONTINUES in section.sentences:
-            preceding = introduction.blocks
-        for shown, printed in _outputs(preceding, section.blocks):
-            content = content.replace(_fenced(shown), _fenced(printed))
+    for program in programs():
+        if program.page == page and program.shown:
+            printed = _fenced(_output_of(program))
+            content = content.replace(_fenced(program.shown), printed)
     page.write_text(content, encoding="utf-8")
 
 
-def _outputs(introduction: Sequence[Block], blocks: Sequence[Block]) -> list[tuple[str, str]]:
-    """Return each text block of a section, and what the program now prints in its place."""
-    shown = [block.code for block in blocks if block.language == "text"]
-    if not shown or any(block.file for block in blocks):
-        return []
-    program = "import subprocess\n"
-    for block in introduction:
-        if block.language == "python":
-            program += block.code
-    for block, following in zip_longest(blocks, blocks[1:]):
-        shows_output = following is not None and following.language == "text"
-        if block.language == "python":
-            program += block.code
-        elif block.language == "sh" and shows_output:  # not a command that installs something
-            program += f"subprocess.run({block.code!r}, shell=True, check=True)\n"
-        elif block.language == "text":
-            program += f"print({_END_OF_OUTPUT!r}, end='', flush=True)\n"
-    *printed, _ = _run(program).split(_END_OF_OUTPUT)
-    comments = re.findall(r"^ *print\(.*\)  # (.+)$", program, re.MULTILINE)
-    outputs: list[tuple[str, str]] = []
-    for before, now in zip(shown, printed, strict=True):
-        if not now:
-            continue  # the block shows something other than output
-        outputs.append((before, _without_comments(before, now, comments)))
-    return outputs
+def _output_of(program: PageProgram) -> str:
+    """Return what a program and its commands print.
 
-
-def _run(program: str) -> str:
+    Without the lines that comments show, unless the section shows them too.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "program.py"
-        file.write_text(program, encoding="utf-8")
-        command = [sys.executable, "-u", file]
-        ended = subprocess.run(
-            command, cwd=folder, check=True, stdout=subprocess.PIPE, encoding="utf-8"
-        )
+        file.write_text(program.code, encoding="utf-8")
+        printed = _run(f"{sys.executable} {file}", folder)
+        of_commands = "".join(_run(commands, folder) for commands in program.commands)
+    if not set(shown_lines(program.code).values()) & set(program.shown.splitlines()):
+        printed = assert_printed(program.code, printed)
+    return printed + of_commands
+
+
+def _run(command: str, folder: str) -> str:
+    ended = subprocess.run(
+        command, shell=True, cwd=folder, check=True, stdout=subprocess.PIPE, encoding="utf-8"
+    )
     return ended.stdout
-
-
-def _without_comments(shown: str, printed: str, comments: Sequence[str]) -> str:
-    """Leave out the lines that comments in the program show, unless the block shows them too."""
-    kept: list[str] = []
-    for line in printed.splitlines(keepends=True):
-        text = line.rstrip("\n")
-        if text not in comments or text in shown.splitlines():
-            kept.append(line)
-    return "".join(kept)
 
 
 def _fenced(text: str) -> str:
