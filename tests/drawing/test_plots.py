@@ -105,11 +105,9 @@ def test_axes_stay_as_the_user_set_them(ax):
     assert ax.get_ylim()[0] > 0
 
 
-@pytest.mark.parametrize(("peak", "label"), [(1.0, "multiplier"), (3e-4, "learning rate")])
-def test_axes_are_labelled(ax, peak, label):
-    plot(CURVE, peak_value=peak, ax=ax)
-    assert ax.get_xlabel() == "step"
-    assert ax.get_ylabel() == label
+def test_curve_without_a_peak_has_multipliers(ax):
+    plot(CURVE, ax=ax)
+    assert ax.get_ylabel() == "multiplier"
 
 
 def test_plot_without_axes_uses_current_ones():

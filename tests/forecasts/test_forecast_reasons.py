@@ -87,9 +87,7 @@ def run_from_lrs(curve, interval):
 @pytest.mark.parametrize(
     ("curve", "curves_of_runs", "reason"),
     [
-        (warm(1000, 0), ONE_RUN, NO_WARMUP),
         (warm(1000, 12), ONE_RUN, NO_WARMUP),
-        (warm(2000, 12), TWO_RUNS, NO_WARMUP),
         (warm(2000, 40), TWO_RUNS, None),
         (warm(1000, 240), ONE_RUN, None),
         (warm(300, 27), ONE_RUN, None),  # the same percentage
