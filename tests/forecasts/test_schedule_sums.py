@@ -71,28 +71,14 @@ def lines_between(total, count):
         return StagedCurve(stages)
 
 
-def one_drop():
-    """Return a cosine of many lines, which falls to a tenth at once."""
-    levels = np.cos(np.linspace(0, 1.5, 2_000))
-    levels[1_200:] *= 0.1
-    return StagedCurve([(20, level) for level in levels.tolist()])
-
-
-PLATEAUS = [(10, 20), (55, 40)]
 JUMPS = [(5_000, 1.0), (20_000,), (0, 0.01), (40_000,), (0, 0.7), (20_000, 0.0)]
 PAUSES = [(0, 1.0), (20_000,), (0, 0.0), (5_000,), (0, 0.5), (50_000, 0.0, "1-sqrt")]
 EXPONENTIAL = [(100, 1.0), (80_000, 1e-6, "exponential"), (30_000, 0.0)]
-TOOTH = PlateauCurve(12_000)
-FIRST_TOOTH = PlateauCurve(12_000, warmup_steps=99)
-LONG_TOOTH = PlateauCurve(59_999)
 LONG_CURVES = {
     "cosine": PlateauCurve(160_000, warmup_steps=3_000),
-    "plateaus": PlateauCurve(120_000, warmup_steps=100, plateaus=PLATEAUS, min_lr_ratio=0.1),
     "jumps": StagedCurve(JUMPS),
     "pauses": StagedCurve(PAUSES),
     "exponential": StagedCurve(EXPONENTIAL),
-    "sawteeth": FIRST_TOOTH.then(TOOTH).then(LONG_TOOTH),
-    "one drop": one_drop(),
     "300 lines": lines_between(140_000, 300),
     "5000 lines": lines_between(150_000, 5_000),
 }
