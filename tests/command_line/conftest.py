@@ -16,7 +16,6 @@ PLAN = BatchPlan([(0, 8), (4000, 16)])
 CURVES = {
     "run": RUN,
     "cosine": PlateauCurve(1000),
-    "linear": PlateauCurve(1000, plateaus=[(0, 60)], decay_shape="linear"),
     "longer": PlateauCurve(2000, plateaus=[(55, 40)]),
     "stairs": STAIRS,
     "then": PLATEAUS.then(STAIRS, scale=0.5).cooldown(1030, 5),

@@ -262,19 +262,12 @@ def logged_lrs(offset):
 
 
 @pytest.mark.parametrize("offset", [-1, 0])
-@pytest.mark.parametrize(
-    ("curve", "peak", "step", "fault"),
-    [
-        (STABLE.cooldown(20_000, 5_000), 2e-3, 20_400, ". Give the run's curve and its peak"),
-        (STABLE.cooldown(21_000, 4_000, shape="linear"), 2e-3, 20_400, ". Give"),
-        (LOGGED_CURVE, 1.4e-3, 600, ": the peak is 0.002, 1.429 times the given one"),
-    ],
-)
-def test_rates_of_a_different_curve_warn(offset, curve, peak, step, fault):
+def test_rates_of_a_different_curve_warn(offset):
     rows = logged_lrs(offset)
-    message = f"the log: .*the learning rate at step {step} is .*{re.escape(fault)}"
+    curve = STABLE.cooldown(20_000, 5_000)
+    message = r"the log: .*the learning rate at step 20400 is .*\. Give the run's curve"
     with pytest.warns(CurveWarning, match=message):
-        LossRun.read(rows, curve, peak)
+        LossRun.read(rows, curve, 2e-3)
     LossRun.read(rows, LOGGED_CURVE, 2e-3)
     LossRun.read(rows, LOGGED_CURVE)
 
