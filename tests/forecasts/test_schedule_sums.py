@@ -8,8 +8,6 @@ from numpy.testing import assert_allclose
 from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.numerics.oracle import can_join
-from support.numerics.shapes import SAMPLES
 
 from plateau_jax import PlateauCurve, StagedCurve
 from plateau_jax.tools.forecasts.loss_law import schedule_sums
@@ -40,20 +38,6 @@ def test_sums_equal_their_formula(description, fractions, peak):
     assume(curve.total_steps <= 20_000)
     steps = np.rint(np.array(fractions) * curve.total_steps).astype(int)
     check_sums(curve, peak, np.maximum(steps, 1), 1e-11)
-
-
-LEVELS = st.sampled_from([1.0, 0.1, 1e-3, 1e-6, 1e-12])
-JOINING_SHAPES = [shape for shape in SAMPLES if can_join(shape, 1.0, 1e-12)]
-SHAPES = st.sampled_from(JOINING_SHAPES)
-STAGES = st.tuples(st.sampled_from([1, 90]), LEVELS, SHAPES)
-
-
-@examples(60)
-@given(st.lists(STAGES, min_size=12, max_size=40), LEVELS)
-def test_sums_of_levels_of_every_magnitude(stages, start):
-    """A learning rate may be larger than the sum of all that come after it."""
-    curve = StagedCurve(stages, start=start)
-    check_sums(curve, 1.0, [curve.total_steps], 1e-11)
 
 
 def lines_between(total, count):
