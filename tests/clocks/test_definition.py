@@ -222,7 +222,7 @@ def scheduler_runs(draw, clock_kind):
     curve, clock = draw(cases(clock_kind, any_curve))
     curves, peaks = draw(groups(curve, clock))
     optimizer = draw(st.sampled_from([SGD, AdamW]))
-    return SchedulerRun(curves, peaks, clock, make_value=draw(forms), kind=optimizer)
+    return SchedulerRun(curves, peaks, clock, make_value=draw(forms), optimizer_class=optimizer)
 
 
 @st.composite
@@ -230,7 +230,9 @@ def follower_runs(draw):
     optimizer, key = draw(st.sampled_from(FOLLOWED))
     peaks = values if isinstance(key, str) else betas
     curves, drawn_peaks = draw(groups(draw(unscaled_curves), None, peaks))
-    return FollowerRun(curves, drawn_peaks, key=key, make_value=draw(forms), kind=optimizer)
+    return FollowerRun(
+        curves, drawn_peaks, key=key, make_value=draw(forms), optimizer_class=optimizer
+    )
 
 
 # Drawn programs.
