@@ -98,12 +98,11 @@ def test_wrong_base_is_an_error(run):
 # Groups that are added.
 
 
-@pytest.mark.parametrize("read", [lambda_lr.get_last_lr, lambda_lr.get_lr, lambda_lr.state_dict])
-def test_added_group_has_its_value_from_its_first_update_on(run, read):
+def test_added_group_has_its_value_from_its_first_update_on(run):
     """Whatever the program reads before; and its value may be written until then."""
     run.optimizer.add_param_group(new_group(**{run.key: 0.75}))
-    if run.key == "lr":
-        read(run.scheduler)
+    for read in (run.scheduler.get_last_lr, run.scheduler.get_lr, run.scheduler.state_dict):
+        read()
     run.groups[2][run.key] = 1.0
     run.optimizer.step()
     assert run.values() == on_line(UPDATES, 0.5, 0.25, 1.0)
