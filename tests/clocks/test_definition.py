@@ -239,6 +239,8 @@ def follower_runs(draw):
 
 UPDATES = 6
 """In a row, between two moves; three rows are too few for a warning that a unit is too large."""
+UPDATES_WITH_RULES = 16
+"""Enough for a rule to hold the curve, and to release it."""
 
 any_count = st.integers(0, 300) | st.integers(0, 2**45)
 jax_counts = st.integers(0, 50) | st.sampled_from((0, 1, 2**30 - 1, 2**30))
@@ -246,10 +248,11 @@ jax_counts = st.integers(0, 50) | st.sampled_from((0, 1, 2**30 - 1, 2**30))
 
 def draw_updates(data, run, counts):
     """Draw the count and the metric of each update."""
+    size = UPDATES_WITH_RULES if run.has_hold_rules else UPDATES
     if run.usual_count is not None:
         counts = st.sampled_from([None, 0]) | counts
-    drawn_counts = data.draw(st.lists(counts, min_size=UPDATES, max_size=UPDATES))
-    drawn_metrics = data.draw(metrics(UPDATES))
+    drawn_counts = data.draw(st.lists(counts, min_size=size, max_size=size))
+    drawn_metrics = data.draw(metrics(size))
     if run.skips_nonfinite:  # make skips frequent
         skipped = data.draw(st.lists(st.booleans(), min_size=3, max_size=3))
         for index, is_skipped in enumerate(skipped):
