@@ -9,7 +9,7 @@ import pytest
 from clocks.numpy_run import NumPyRun
 from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
-from support.clocks.holds import CURVE
+from support.clocks.holds import THREE_PLATEAUS
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.runs.scheduler_run import SchedulerRun
@@ -54,11 +54,11 @@ def test_state_of_another_clock_continues_if_not_strict(
     run_class, saved_clock, clock, drawn_counts
 ):
     """The run continues at the saved step of the curve, like a new run that has come there."""
-    saved = run_class(CURVE, [0.25], saved_clock)
+    saved = run_class(THREE_PLATEAUS, [0.25], saved_clock)
     saved.run([(count, 0.75) for count in drawn_counts])
     step = saved.curve_step()
     state = saved.save()
-    run = run_class(CURVE, [0.25], clock)
+    run = run_class(THREE_PLATEAUS, [0.25], clock)
     run.run([(70, 0.75)])
     if clock == saved_clock:
         run.load(state)
@@ -68,13 +68,13 @@ def test_state_of_another_clock_continues_if_not_strict(
     with pytest.warns(CurveWarning, match="saved with"):
         run.load(state, strict=False)
     assert run.curve_step() == step
-    resumed = run_class(CURVE, [0.25], clock)
+    resumed = run_class(THREE_PLATEAUS, [0.25], clock)
     resumed.load(run.save())
 
     # The learning rates of two updates, of which a rule may hold the second.
     count = 1
-    first_lr = learning_rate(0.25, CURVE, step)
-    second_lr = learning_rate(0.25, CURVE, step + 1)
+    first_lr = learning_rate(0.25, THREE_PLATEAUS, step)
+    second_lr = learning_rate(0.25, THREE_PLATEAUS, step + 1)
     lrs = [[first_lr], [second_lr]]
     if isinstance(clock, DataClock):
         assert run.consumed() == step * clock.unit
@@ -88,9 +88,9 @@ def test_state_of_another_clock_continues_if_not_strict(
 
 
 def test_data_clock_resumes_with_another_count():
-    saved = NumPyRun(CURVE, [0.25], DataClock(8, count=20))
+    saved = NumPyRun(THREE_PLATEAUS, [0.25], DataClock(8, count=20))
     saved.run([(20, 0.5)] * 3)
-    run = NumPyRun(CURVE, [0.25], DataClock(8, count=7))
+    run = NumPyRun(THREE_PLATEAUS, [0.25], DataClock(8, count=7))
     run.load(saved.save())
     assert run.consumed() == 60
     assert run.curve_step() == 7
@@ -182,7 +182,7 @@ def test_held_run_is_compared_up_to_its_step(curve, updates, rejected_from):
 )
 def test_last_epoch_sets_step_and_starts_rules(last_epoch, curve_steps):
     """The curve is held at step 3, not after it."""
-    run = SchedulerRun(CURVE, [0.25], PATIENT, last_epoch=last_epoch)
+    run = SchedulerRun(THREE_PLATEAUS, [0.25], PATIENT, last_epoch=last_epoch)
     for curve_step in curve_steps:
         assert run.curve_step() == curve_step
         run.update()
@@ -190,9 +190,9 @@ def test_last_epoch_sets_step_and_starts_rules(last_epoch, curve_steps):
 
 @pytest.mark.parametrize("clock", [None, BELOW, DataClock(3)])
 def test_training_step_counts_all_updates_after_a_change_of_clock(clock):
-    by_data = StepRun(CURVE, [0.25], DataClock(8))
+    by_data = StepRun(THREE_PLATEAUS, [0.25], DataClock(8))
     by_data.run([(2, 0.75)] * 12)
-    run = StepRun(CURVE, [0.25], clock)
+    run = StepRun(THREE_PLATEAUS, [0.25], clock)
     with pytest.warns(CurveWarning, match="a different clock"):
         run.load(by_data.save(), strict=False)
     assert run.counters()[0] == 12

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from support.clocks.holds import CURVE
+from schedulers.builders import CURVE
 from support.curves.requirements import AN_INTEGER, at_least
 from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import optimizer_with

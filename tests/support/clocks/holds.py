@@ -96,7 +96,7 @@ def _draw_near(random: Random, value: Any) -> Any:
 
 # Small curves with plateaus, hold rules, and the curve steps of a run by definition.
 
-CURVE = StagedCurve(
+THREE_PLATEAUS = StagedCurve(
     [(3, 1.0), (6,), (0, 0.5), (4,), (5, 0.25, "cosine"), (3,), (4, 0.0)],
     start=0.1,
 )
