@@ -149,11 +149,11 @@ def as_tuple(rules):
 
 
 @st.composite
-def cases(draw, clock_kind, curves, max_unit=2**40):
-    """Draw a curve, and a clock of this kind."""
-    if clock_kind == "held":
+def cases(draw, clock_name, curves, max_unit=2**40):
+    """Draw a curve, and a clock that counts updates or samples, or holds."""
+    if clock_name == "held":
         return draw(held_curves), as_tuple(draw(holds))
-    if clock_kind == "updates":
+    if clock_name == "updates":
         return draw(curves.filter(is_not_scaled)), None
     curve = draw(curves)
     if curve.unit is not None and draw(st.booleans()):
@@ -169,7 +169,7 @@ COMPILED = {
     "samples": st.sampled_from([(scaled(), None), (STAIRS, DataClock(8, count=20))]),
     "held": st.just((STAIRS, ONE_OF_EACH)),
 }
-every_clock = pytest.mark.parametrize("clock_kind", COMPILED)
+every_clock = pytest.mark.parametrize("clock_name", COMPILED)
 
 
 def of_one_group(run_class, drawn_cases):
@@ -218,8 +218,8 @@ def groups(draw, curve, clock, peaks=values):
 
 
 @st.composite
-def scheduler_runs(draw, clock_kind):
-    curve, clock = draw(cases(clock_kind, any_curve))
+def scheduler_runs(draw, clock_name):
+    curve, clock = draw(cases(clock_name, any_curve))
     curves, peaks = draw(groups(curve, clock))
     optimizer = draw(st.sampled_from([SGD, AdamW]))
     return SchedulerRun(curves, peaks, clock, make_value=draw(forms), optimizer_class=optimizer)
@@ -286,8 +286,8 @@ def check(runs, counts, data):
 @every_clock
 @examples(100)
 @given(data=st.data())
-def test_scheduler_follows_its_definition(clock_kind, data):
-    check(scheduler_runs(clock_kind), any_count, data)
+def test_scheduler_follows_its_definition(clock_name, data):
+    check(scheduler_runs(clock_name), any_count, data)
 
 
 @examples(100)
@@ -299,22 +299,22 @@ def test_follower_follows_its_definition(data):
 @every_clock
 @examples(60)
 @given(data=st.data())
-def test_training_step_follows_its_definition(clock_kind, data):
-    check(of_one_group(StepRun, cases(clock_kind, short_curves)), any_count, data)
+def test_training_step_follows_its_definition(clock_name, data):
+    check(of_one_group(StepRun, cases(clock_name, short_curves)), any_count, data)
 
 
 @every_clock
 @examples(60)
 @given(data=st.data())
-def test_numpy_scheduler_follows_its_definition(clock_kind, data):
-    check(of_one_group(NumPyRun, cases(clock_kind, any_curve)), any_count, data)
+def test_numpy_scheduler_follows_its_definition(clock_name, data):
+    check(of_one_group(NumPyRun, cases(clock_name, any_curve)), any_count, data)
 
 
 @every_clock
 @examples(40)
 @given(data=st.data())
-def test_jax_transformation_follows_its_definition(clock_kind, data):
-    check(of_one_group(OptaxRun, COMPILED[clock_kind]), jax_counts, data)
+def test_jax_transformation_follows_its_definition(clock_name, data):
+    check(of_one_group(OptaxRun, COMPILED[clock_name]), jax_counts, data)
 
 
 def check_scan(drawn_cases, data):
@@ -325,13 +325,13 @@ def check_scan(drawn_cases, data):
 @every_clock
 @examples(40)
 @given(data=st.data())
-def test_scan_follows_its_definition(clock_kind, data):
-    check_scan(COMPILED[clock_kind], data)
+def test_scan_follows_its_definition(clock_name, data):
+    check_scan(COMPILED[clock_name], data)
 
 
 @pytest.mark.slow
 @every_clock
 @examples(10)
 @given(data=st.data())
-def test_scan_of_any_clock_follows_its_definition(clock_kind, data):
-    check_scan(cases(clock_kind, short_curves, max_unit=2**28), data)
+def test_scan_of_any_clock_follows_its_definition(clock_name, data):
+    check_scan(cases(clock_name, short_curves, max_unit=2**28), data)
