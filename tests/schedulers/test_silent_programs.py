@@ -190,7 +190,7 @@ RESUMES = [
 
 
 @pytest.mark.parametrize(("build", "optimizer_class"), RESUMES)
-@pytest.mark.parametrize("updates", [0, 1, 20])
+@pytest.mark.parametrize("updates", [0, 1, 60])
 @pytest.mark.parametrize("optimizer_loads", ["first", "second", "last"])
 def test_run_that_loads_its_states_is_silent(build, optimizer_class, updates, optimizer_loads):
     earlier = optimizer_with([0.1, 0.1], optimizer_class)
@@ -205,4 +205,4 @@ def test_run_that_loads_its_states_is_silent(build, optimizer_class, updates, op
     scheduler.load_state_dict(earlier_scheduler.state_dict())
     if optimizer_loads == "last":
         optimizer.load_state_dict(earlier.state_dict())
-    advance(optimizer, scheduler, 30)
+    advance(optimizer, scheduler, 60)
