@@ -99,20 +99,6 @@ def import_star(package):
     return {name: getattr(module, name) for name in module.__all__}
 
 
-TOOLS = ["plateau_jax.tools.drawing", "plateau_jax.tools.export", "plateau_jax.tools.configuration"]
-
-
-@without(*PACKAGES, *TOOLS)
-def test_curves_without_tools():
-    """A curve imports drawing and export when a method draws or exports it."""
-    from plateau_jax import Curve, PlateauCurve
-
-    curve = PlateauCurve(9, warmup_steps=3).cooldown(5, 2)
-    assert curve(3) == 1.0
-    assert Curve.from_dict(curve.to_dict()) == curve
-    assert [segment.first_step for segment in curve.segments] == [0, 3, 5, 7]
-
-
 @without(*PACKAGES)
 def test_curves():
     """Names that need JAX are not among the public ones."""
@@ -266,12 +252,6 @@ def test_missing_package_is_named_with_its_extra():
     check_needs("plateau_jax", "multiplier", message, "jax")
     message = "lambda_lr needs torch: pip install 'plateau-jax[torch]'"
     check_needs("torch_bridge", "lambda_lr", message, "torch")
-
-
-@without("optax")
-def test_missing_optax_is_named():
-    message = "scale_by_curve needs optax: pip install 'plateau-jax[jax]'"
-    check_needs("plateau_jax", "scale_by_curve", message, "optax")
 
 
 @without("matplotlib")

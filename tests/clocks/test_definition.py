@@ -149,11 +149,11 @@ def as_tuple(rules):
 
 
 @st.composite
-def cases(draw, clock_kind, curves, max_unit=2**40):
-    """Draw a curve, and a clock of this kind."""
-    if clock_kind == "held":
+def cases(draw, clock_name, curves, max_unit=2**40):
+    """Draw a curve, and a clock that counts updates or samples, or holds."""
+    if clock_name == "held":
         return draw(held_curves), as_tuple(draw(holds))
-    if clock_kind == "updates":
+    if clock_name == "updates":
         return draw(curves.filter(is_not_scaled)), None
     curve = draw(curves)
     if curve.unit is not None and draw(st.booleans()):
@@ -169,7 +169,7 @@ COMPILED = {
     "samples": st.sampled_from([(scaled(), None), (STAIRS, DataClock(8, count=20))]),
     "held": st.just((STAIRS, ONE_OF_EACH)),
 }
-every_clock = pytest.mark.parametrize("clock_kind", COMPILED)
+every_clock = pytest.mark.parametrize("clock_name", COMPILED)
 
 
 def of_one_group(run_class, drawn_cases):
@@ -218,11 +218,11 @@ def groups(draw, curve, clock, peaks=values):
 
 
 @st.composite
-def scheduler_runs(draw, clock_kind):
-    curve, clock = draw(cases(clock_kind, any_curve))
+def scheduler_runs(draw, clock_name):
+    curve, clock = draw(cases(clock_name, any_curve))
     curves, peaks = draw(groups(curve, clock))
     optimizer = draw(st.sampled_from([SGD, AdamW]))
-    return SchedulerRun(curves, peaks, clock, make_value=draw(forms), kind=optimizer)
+    return SchedulerRun(curves, peaks, clock, make_value=draw(forms), optimizer_class=optimizer)
 
 
 @st.composite
@@ -230,13 +230,17 @@ def follower_runs(draw):
     optimizer, key = draw(st.sampled_from(FOLLOWED))
     peaks = values if isinstance(key, str) else betas
     curves, drawn_peaks = draw(groups(draw(unscaled_curves), None, peaks))
-    return FollowerRun(curves, drawn_peaks, key=key, make_value=draw(forms), kind=optimizer)
+    return FollowerRun(
+        curves, drawn_peaks, key=key, make_value=draw(forms), optimizer_class=optimizer
+    )
 
 
 # Drawn programs.
 
 UPDATES = 6
 """In a row, between two moves; three rows are too few for a warning that a unit is too large."""
+UPDATES_WITH_RULES = 16
+"""Enough for a rule to hold the curve, and to release it."""
 
 any_count = st.integers(0, 300) | st.integers(0, 2**45)
 jax_counts = st.integers(0, 50) | st.sampled_from((0, 1, 2**30 - 1, 2**30))
@@ -244,10 +248,11 @@ jax_counts = st.integers(0, 50) | st.sampled_from((0, 1, 2**30 - 1, 2**30))
 
 def draw_updates(data, run, counts):
     """Draw the count and the metric of each update."""
+    size = UPDATES_WITH_RULES if run.has_hold_rules else UPDATES
     if run.usual_count is not None:
         counts = st.sampled_from([None, 0]) | counts
-    drawn_counts = data.draw(st.lists(counts, min_size=UPDATES, max_size=UPDATES))
-    drawn_metrics = data.draw(metrics(UPDATES))
+    drawn_counts = data.draw(st.lists(counts, min_size=size, max_size=size))
+    drawn_metrics = data.draw(metrics(size))
     if run.skips_nonfinite:  # make skips frequent
         skipped = data.draw(st.lists(st.booleans(), min_size=3, max_size=3))
         for index, is_skipped in enumerate(skipped):
@@ -281,8 +286,8 @@ def check(runs, counts, data):
 @every_clock
 @examples(100)
 @given(data=st.data())
-def test_scheduler_follows_its_definition(clock_kind, data):
-    check(scheduler_runs(clock_kind), any_count, data)
+def test_scheduler_follows_its_definition(clock_name, data):
+    check(scheduler_runs(clock_name), any_count, data)
 
 
 @examples(100)
@@ -294,22 +299,22 @@ def test_follower_follows_its_definition(data):
 @every_clock
 @examples(60)
 @given(data=st.data())
-def test_training_step_follows_its_definition(clock_kind, data):
-    check(of_one_group(StepRun, cases(clock_kind, short_curves)), any_count, data)
+def test_training_step_follows_its_definition(clock_name, data):
+    check(of_one_group(StepRun, cases(clock_name, short_curves)), any_count, data)
 
 
 @every_clock
 @examples(60)
 @given(data=st.data())
-def test_numpy_scheduler_follows_its_definition(clock_kind, data):
-    check(of_one_group(NumPyRun, cases(clock_kind, any_curve)), any_count, data)
+def test_numpy_scheduler_follows_its_definition(clock_name, data):
+    check(of_one_group(NumPyRun, cases(clock_name, any_curve)), any_count, data)
 
 
 @every_clock
 @examples(40)
 @given(data=st.data())
-def test_jax_transformation_follows_its_definition(clock_kind, data):
-    check(of_one_group(OptaxRun, COMPILED[clock_kind]), jax_counts, data)
+def test_jax_transformation_follows_its_definition(clock_name, data):
+    check(of_one_group(OptaxRun, COMPILED[clock_name]), jax_counts, data)
 
 
 def check_scan(drawn_cases, data):
@@ -320,13 +325,13 @@ def check_scan(drawn_cases, data):
 @every_clock
 @examples(40)
 @given(data=st.data())
-def test_scan_follows_its_definition(clock_kind, data):
-    check_scan(COMPILED[clock_kind], data)
+def test_scan_follows_its_definition(clock_name, data):
+    check_scan(COMPILED[clock_name], data)
 
 
 @pytest.mark.slow
 @every_clock
 @examples(10)
 @given(data=st.data())
-def test_scan_of_any_clock_follows_its_definition(clock_kind, data):
-    check_scan(cases(clock_kind, short_curves, max_unit=2**28), data)
+def test_scan_of_any_clock_follows_its_definition(clock_name, data):
+    check_scan(cases(clock_name, short_curves, max_unit=2**28), data)

@@ -1,24 +1,21 @@
-"""Errors of clocks and hold rules, and of the counts, metrics and peaks that they get in a run."""
+"""Errors of clocks and hold rules, and of the counts and metrics that a scheduler gets."""
 
 import copy
-import math
 
 import numpy as np
 import pytest
 import torch
-from support.clocks.holds import CURVE, PATIENT
+from support.clocks.holds import PATIENT, THREE_PLATEAUS
 from support.curves.descriptions import scaled
 from support.curves.requirements import A_REAL_SCALAR, AN_INTEGER, at_least, in_range
 from support.curves.strategies import MAX_STEP
 from support.schedulers.runs import optimizer_with
-from support.training.models import Net, batches, mean_loss
-from support.training.steps import make_step
 from support.wrong import wrong
 from torch import nn
-from torch.optim import SGD, Adam
+from torch.optim import SGD
 
 from plateau_jax import DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, resume_record
-from torch_bridge import TrainStep, follow, lambda_lr
+from torch_bridge import follow, lambda_lr
 
 # DataClock.
 
@@ -89,12 +86,12 @@ WITHOUT_PLATEAU = PlateauCurve(30, plateaus=[(50, 0)])
 @pytest.mark.parametrize("clock", ["wait", DataClock, [PATIENT, "2"]], ids=str)
 @wrong(TypeError, "clock = ", "must be a DataClock, ", "or a list of such rules")
 def test_neither_a_clock_nor_rules(clock):
-    resume_record(CURVE, clock=clock)
+    resume_record(THREE_PLATEAUS, clock=clock)
 
 
 @wrong(ValueError, "clock is an empty list: leave it out")
 def test_no_rules():
-    resume_record(CURVE, clock=[])
+    resume_record(THREE_PLATEAUS, clock=[])
 
 
 @wrong(ValueError, "needs a plateau to hold at", "(50, 0)")
@@ -110,7 +107,7 @@ def test_clock_that_a_batch_plan_excludes(clock):
 
 @wrong(ValueError, "the same curve")
 def test_hold_of_two_curves():
-    lambda_lr(optimizer_with([0.1, 0.1]), [CURVE, WITHOUT_PLATEAU], clock=PATIENT)
+    lambda_lr(optimizer_with([0.1, 0.1]), [THREE_PLATEAUS, WITHOUT_PLATEAU], clock=PATIENT)
 
 
 # Schedulers and followers in mid-run.
@@ -134,25 +131,25 @@ def in_mid_run(driver, *metric, **count):
 @pytest.fixture
 def plain(optimizer):
     """A scheduler that counts updates."""
-    yield from in_mid_run(lambda_lr(optimizer, CURVE))
+    yield from in_mid_run(lambda_lr(optimizer, THREE_PLATEAUS))
 
 
 @pytest.fixture
 def counted(optimizer):
     """A scheduler that counts samples."""
-    yield from in_mid_run(lambda_lr(optimizer, CURVE, clock=DataClock(8)), count=20)
+    yield from in_mid_run(lambda_lr(optimizer, THREE_PLATEAUS, clock=DataClock(8)), count=20)
 
 
 @pytest.fixture
 def held(optimizer):
     """A scheduler that two rules may hold, of which one does."""
     rules = [PATIENT, BELOW]
-    yield from in_mid_run(lambda_lr(optimizer, CURVE, clock=rules), 0.5)
+    yield from in_mid_run(lambda_lr(optimizer, THREE_PLATEAUS, clock=rules), 0.5)
 
 
 @pytest.fixture
 def follower(optimizer):
-    yield from in_mid_run(follow(optimizer, "weight_decay", CURVE))
+    yield from in_mid_run(follow(optimizer, "weight_decay", THREE_PLATEAUS))
 
 
 @pytest.fixture
@@ -226,72 +223,3 @@ def test_negative_curve_step(follower):
 @wrong(TypeError, "units of 8", "step(scheduler.curve_step)")
 def test_step_under_a_batch_plan(follower_of_a_batch_plan):
     follower_of_a_batch_plan.step()
-
-
-# Training steps.
-
-(BATCH,) = batches(1)
-
-
-@pytest.fixture
-def model():
-    return Net()
-
-
-@pytest.fixture
-def counted_step(model):
-    return make_step(model=model, clock=DataClock(2))
-
-
-@pytest.fixture
-def two_groups(model):
-    return SGD([{"params": model.first.parameters()}, {"params": model.last.parameters()}])
-
-
-@pytest.fixture
-def step_of_two_groups(model, two_groups):
-    return TrainStep(model, two_groups, mean_loss, CURVE)
-
-
-@wrong(ValueError, "clock = DataClock(unit=1, ", "must be DataClock(8)")
-def test_batch_plan_of_the_second_group(model, two_groups):
-    TrainStep(model, two_groups, mean_loss, [CURVE, scaled()], clock=DataClock(1))
-
-
-@wrong(TypeError, "step(batch, count=n)", "DataClock(2, count=n)")
-def test_update_without_a_count(counted_step):
-    counted_step(BATCH)
-
-
-@wrong(ValueError, "count = -1", in_range(0, 2**62 - 1))
-def test_negative_count_of_an_update(counted_step):
-    counted_step(BATCH, count=-1)
-
-
-@wrong(TypeError, "count", "torch.float32", AN_INTEGER)
-def test_float_tensor_as_count(counted_step):
-    counted_step(BATCH, count=torch.tensor(2.0))
-
-
-@wrong(ValueError, "count", "(1,)", "scalar")
-def test_vector_as_count(counted_step):
-    counted_step(BATCH, count=torch.tensor([2]))
-
-
-@wrong(ValueError, "peak[1] = nan")
-def test_peak_that_is_not_a_number(step_of_two_groups):
-    step_of_two_groups.set_peak([0.5, math.nan])
-
-
-@pytest.fixture
-def used_optimizer(model):
-    """An optimizer that has made an update without a schedule."""
-    optimizer = Adam(model.parameters())
-    mean_loss(model, BATCH).backward()
-    optimizer.step()
-    return optimizer
-
-
-@wrong(ValueError, "initial_updates = 3, but param_groups[0]", '"initial_lr"')
-def test_initial_updates_without_an_initial_lr(model, used_optimizer):
-    TrainStep(model, used_optimizer, mean_loss, CURVE, initial_updates=3)

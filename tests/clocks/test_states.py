@@ -1,13 +1,15 @@
-"""States of another clock, or of another past, are rejected, or continue with a warning."""
+"""States of a different clock or history are rejected, or continue with a warning.
+
+All parts of the product resume by the same function: most tests call it through the simplest one.
+"""
 
 from itertools import accumulate
-from unittest.mock import patch
 
 import pytest
 from clocks.numpy_run import NumPyRun
 from clocks.step_run import StepRun
 from hypothesis import given, strategies as st
-from support.clocks.holds import CURVE
+from support.clocks.holds import THREE_PLATEAUS
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.runs.scheduler_run import SchedulerRun
@@ -16,23 +18,13 @@ from support.trees import assert_equal_trees
 from support.wrong import raises
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
-from torch_bridge.training.device_clocks import learning_rates
 
 pytestmark = [
-    pytest.mark.usefixtures("short_windows", "small_tables"),
+    pytest.mark.usefixtures("short_windows"),
     # Short curves, far past their ends.
     pytest.mark.filterwarnings("ignore:the curve has total_steps:plateau_jax.CurveWarning"),
 ]
 
-
-@pytest.fixture(scope="module")
-def small_tables():
-    """Training steps compute the learning rates of long curves: faster than filling tables."""
-    with patch.object(learning_rates, "MAX_TABLE_VALUES", 2**12):
-        yield
-
-
-every_kind = pytest.mark.parametrize("kind", [SchedulerRun, StepRun, NumPyRun])
 
 PATIENT = HoldUntilFlat(3, limit=9)
 BELOW = HoldBelow(0.5, 3)
@@ -55,16 +47,18 @@ def check_rejected(run, state, *parts):
         run.load(state)
 
 
-@every_kind
+@pytest.mark.parametrize("run_class", [SchedulerRun, StepRun, NumPyRun])
 @examples(80)
 @given(st.sampled_from(CLOCKS), st.sampled_from(CLOCKS), counts)
-def test_state_of_another_clock_continues_if_not_strict(kind, saved_clock, clock, drawn_counts):
+def test_state_of_another_clock_continues_if_not_strict(
+    run_class, saved_clock, clock, drawn_counts
+):
     """The run continues at the saved step of the curve, like a new run that has come there."""
-    saved = kind(CURVE, [0.25], saved_clock)
+    saved = run_class(THREE_PLATEAUS, [0.25], saved_clock)
     saved.run([(count, 0.75) for count in drawn_counts])
     step = saved.curve_step()
     state = saved.save()
-    run = kind(CURVE, [0.25], clock)
+    run = run_class(THREE_PLATEAUS, [0.25], clock)
     run.run([(70, 0.75)])
     if clock == saved_clock:
         run.load(state)
@@ -74,13 +68,13 @@ def test_state_of_another_clock_continues_if_not_strict(kind, saved_clock, clock
     with pytest.warns(CurveWarning, match="saved with"):
         run.load(state, strict=False)
     assert run.curve_step() == step
-    resumed = kind(CURVE, [0.25], clock)
+    resumed = run_class(THREE_PLATEAUS, [0.25], clock)
     resumed.load(run.save())
 
     # The learning rates of two updates, of which a rule may hold the second.
     count = 1
-    first_lr = learning_rate(0.25, CURVE, step)
-    second_lr = learning_rate(0.25, CURVE, step + 1)
+    first_lr = learning_rate(0.25, THREE_PLATEAUS, step)
+    second_lr = learning_rate(0.25, THREE_PLATEAUS, step + 1)
     lrs = [[first_lr], [second_lr]]
     if isinstance(clock, DataClock):
         assert run.consumed() == step * clock.unit
@@ -93,21 +87,19 @@ def test_state_of_another_clock_continues_if_not_strict(kind, saved_clock, clock
     assert_equal_trees(run.save(), resumed.save())
 
 
-@every_kind
-def test_data_clock_resumes_with_another_count(kind):
-    saved = kind(CURVE, [0.25], DataClock(8, count=20))
+def test_data_clock_resumes_with_another_count():
+    saved = NumPyRun(THREE_PLATEAUS, [0.25], DataClock(8, count=20))
     saved.run([(20, 0.5)] * 3)
-    run = kind(CURVE, [0.25], DataClock(8, count=7))
+    run = NumPyRun(THREE_PLATEAUS, [0.25], DataClock(8, count=7))
     run.load(saved.save())
     assert run.consumed() == 60
     assert run.curve_step() == 7
 
 
 @pytest.mark.filterwarnings("ignore:at = ")
-@every_kind
 @examples(40)
 @given(descriptions(range(3)), descriptions(range(3)), st.none() | st.integers(1, 20), counts)
-def test_every_step_so_far_is_compared(kind, description, other, unit, drawn_counts):
+def test_every_step_so_far_is_compared(description, other, unit, drawn_counts):
     """The present step is too, if its unit is partly consumed, or updates have not left step 0."""
     old = build(description)
     if unit is None:
@@ -121,7 +113,7 @@ def test_every_step_so_far_is_compared(kind, description, other, unit, drawn_cou
         has_stayed_at_0 = len(drawn_counts) > 0 and curve_steps[-1] == 0
         is_step_used = consumed[-1] % unit > 0 or has_stayed_at_0
     *used_steps, step = curve_steps
-    saved = kind(old, [0.25], clock)
+    saved = NumPyRun(old, [0.25], clock)
     saved.run([(count, 0.5) for count in drawn_counts])
     state = saved.save()
 
@@ -129,7 +121,7 @@ def test_every_step_so_far_is_compared(kind, description, other, unit, drawn_cou
     if step <= old.total_steps < 2**30:
         allowed.append(old.then(PlateauCurve(100, warmup_steps=10)))
     for new in (build(other), *allowed):
-        run = kind(new, [0.25], clock)
+        run = NumPyRun(new, [0.25], clock)
         is_same = new.same_until(old, step)
         if is_step_used and step < old.total_steps:
             is_same = is_same and new(step) == old(step)
@@ -157,7 +149,6 @@ ENDLESS = HoldUntilFlat(30, limit=1000)
 THREE_STEPS = StagedCurve([(3, 1.0), (40,)])
 
 
-@every_kind
 @pytest.mark.parametrize(
     ("curve", "updates", "rejected_from"),
     [
@@ -169,11 +160,11 @@ THREE_STEPS = StagedCurve([(3, 1.0), (40,)])
         (StagedCurve([(3, 1.0), (0, 0.5), (40,)]), 3, None),
     ],
 )
-def test_held_run_is_compared_up_to_its_step(kind, curve, updates, rejected_from):
-    saved = kind(THREE_STEPS, [0.25], ENDLESS)
+def test_held_run_is_compared_up_to_its_step(curve, updates, rejected_from):
+    saved = NumPyRun(THREE_STEPS, [0.25], ENDLESS)
     saved.run([(1, 0.5)] * updates)
     state = saved.save()
-    run = kind(curve, [0.25], ENDLESS)
+    run = NumPyRun(curve, [0.25], ENDLESS)
     if rejected_from is None:
         run.load(state)
         assert run.update(1, 0.5) == [learning_rate(0.25, curve, 3)]
@@ -191,7 +182,7 @@ def test_held_run_is_compared_up_to_its_step(kind, curve, updates, rejected_from
 )
 def test_last_epoch_sets_step_and_starts_rules(last_epoch, curve_steps):
     """The curve is held at step 3, not after it."""
-    run = SchedulerRun(CURVE, [0.25], PATIENT, last_epoch=last_epoch)
+    run = SchedulerRun(THREE_PLATEAUS, [0.25], PATIENT, last_epoch=last_epoch)
     for curve_step in curve_steps:
         assert run.curve_step() == curve_step
         run.update()
@@ -199,9 +190,9 @@ def test_last_epoch_sets_step_and_starts_rules(last_epoch, curve_steps):
 
 @pytest.mark.parametrize("clock", [None, BELOW, DataClock(3)])
 def test_training_step_counts_all_updates_after_a_change_of_clock(clock):
-    by_data = StepRun(CURVE, [0.25], DataClock(8))
+    by_data = StepRun(THREE_PLATEAUS, [0.25], DataClock(8))
     by_data.run([(2, 0.75)] * 12)
-    run = StepRun(CURVE, [0.25], clock)
+    run = StepRun(THREE_PLATEAUS, [0.25], clock)
     with pytest.warns(CurveWarning, match="a different clock"):
         run.load(by_data.save(), strict=False)
     assert run.counters()[0] == 12

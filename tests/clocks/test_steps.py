@@ -1,19 +1,15 @@
-"""The clock in a training step: the counts of micro-batches and ranks, holds, peaks, followers."""
-
-import copy
-import pickle
+"""Clocks of schedulers and training steps: large and pending counts, metrics, starts in mid-run."""
 
 import numpy as np
 import pytest
 import torch
 from clocks.step_run import StepRun
-from support.clocks.holds import CURVE as STAGES, batch_as_loss
+from support.clocks.holds import THREE_PLATEAUS, batch_as_loss
 from support.runs.scheduler_run import SchedulerRun
 from support.schedulers.runs import learning_rate
 from support.training.models import batches
 from support.training.steps import CURVE, make_step
 from support.trees import assert_equal_trees
-from torch.utils import _pytree as pytree
 
 from plateau_jax import DataClock, HoldBelow
 from torch_bridge import MetricLog
@@ -44,36 +40,9 @@ def test_count_on_the_device_is_clamped(count, consumed):
     assert int(result.consumed) == consumed
 
 
-def with_doubled_loss(result):
-    return result._replace(loss=result.loss * 2)
-
-
-def pickled(result):
-    return pickle.loads(pickle.dumps(result))
-
-
-def mapped(result):
-    return pytree.tree_map(lambda item: item + 0, result)
-
-
-@pytest.mark.parametrize("rebuild", [with_doubled_loss, copy.copy, copy.deepcopy, pickled, mapped])
-def test_rebuilt_result_keeps_its_attributes(rebuild):
-    def loss_fn(model, batch):
-        outputs = model(batch[0])
-        return outputs.square().mean(), outputs.mean()
-
-    step = make_step(loss_fn=loss_fn, has_aux=True, clock=DataClock(4))
-    result = step(*batches(3), count=12)
-    rebuilt = rebuild(result)
-    assert type(rebuilt) is type(result)
-    assert rebuilt.consumed == 12
-    assert result.consumed == 12
-    assert_equal_trees(list(rebuilt.aux), list(result.aux))
-
-
-@pytest.mark.parametrize("kind", [SchedulerRun, StepRun])
-def test_sum_is_exact_up_to_2_to_the_62(kind):
-    run = kind(CURVE, [0.25], DataClock(2**61 // 15 + 1))
+@pytest.mark.parametrize("run_class", [SchedulerRun, StepRun])
+def test_sum_is_exact_up_to_2_to_the_62(run_class):
+    run = run_class(CURVE, [0.25], DataClock(2**61 // 15 + 1))
     run.run([(2**58 - 1, 1.0)] * 16)
     for count in (16, 0):
         lr = learning_rate(0.25, CURVE, run.curve_step())
@@ -138,7 +107,7 @@ SUM = float(np.float32(0.2))
 def test_float64_losses_and_their_sums_are_rounded_to_float32(every, losses, curve_steps):
     """In float64 they would be above the threshold."""
     clock = HoldBelow(0.1, 3, every=every)
-    step = make_step("sgd", loss_fn=batch_as_loss, curve=STAGES, clock=clock)
+    step = make_step("sgd", loss_fn=batch_as_loss, curve=THREE_PLATEAUS, clock=clock)
     results = [step(torch.tensor(loss)) for loss in losses]
     assert [int(result.curve_step) for result in results] == curve_steps
 
@@ -165,10 +134,10 @@ def test_initial_updates_set_held_clock():
 
 def test_start_in_mid_run_counts_what_updates_consumed():
     clock = DataClock(8, count=20)
-    run = SchedulerRun(STAGES, [0.25], clock, last_epoch=6)
+    run = SchedulerRun(THREE_PLATEAUS, [0.25], clock, last_epoch=6)
     assert run.consumed() == 140
     assert run.curve_step() == 17
-    step = make_step(curve=STAGES, clock=clock, initial_updates=7)
+    step = make_step(curve=THREE_PLATEAUS, clock=clock, initial_updates=7)
     state = step.state_dict()
     assert (state["applied"], state["skipped"], state["consumed"]) == (7, 0, 140)
     assert step(*batches(1)).curve_step == 17

@@ -229,7 +229,16 @@ def test_rest_is_not_advised_if_nothing_is_left():
 
 ROOT = {"kind": "plateau", "total_steps": 9}
 COOLDOWN = {"kind": "cooldown", "curve": ROOT, "at": 5, "steps": 5}
-UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 'staged'; or"
+STAGED = {"kind": "staged", "stages": [[9, 1.0]]}
+A_DIFFERENT_VERSION = "or the curve was saved by a different version of plateau-jax"
+UNKNOWN_ARGUMENT = (
+    "is not an argument of StagedCurve, which has stages, start, total_steps; "
+    f"{A_DIFFERENT_VERSION}"
+)
+UNKNOWN_KIND = (
+    "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 'staged'; "
+    f"{A_DIFFERENT_VERSION}"
+)
 
 
 @pytest.mark.parametrize(
@@ -248,9 +257,9 @@ UNKNOWN_KIND = "must be one of 'cooldown', 'then', 'part', 'plateau', 'scaled', 
         ),
         # Unknown names.
         (
-            {**COOLDOWN, "curve": {**ROOT, "step": 3}},
+            {**COOLDOWN, "curve": {**STAGED, "format": 2}},
             ValueError,
-            "curve: 'step' is not an argument of PlateauCurve, which has total",
+            f"curve: 'format' {UNKNOWN_ARGUMENT}",
         ),
         # Missing and unknown kinds.
         ({**COOLDOWN, "curve": {}}, ValueError, "curve.kind is missing: write one of "),

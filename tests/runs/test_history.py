@@ -1,9 +1,7 @@
 """The history of a run in a file: what it accepts, and what it survives."""
 
 import json
-import multiprocessing
 import os
-import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +11,6 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.runs.history import end_in_the_write
 from support.wrong import wrong
 
 from plateau_jax import (
@@ -229,25 +226,6 @@ def test_failed_write_leaves_the_file(path, error, operation, first):
 
 
 # Several processes.
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("starts", [[], [0]])
-def test_killed_write_leaves_the_file(path, starts):
-    for step in starts:
-        check_resume_file(path, RECORD, step)
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=end_in_the_write, args=(path, COOLED, 30))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    if starts:
-        assert steps_in(path) == starts
-        check_resume_file(path, COOLED, 30)
-    else:
-        with pytest.warns(CurveWarning, match="no entry yet"):
-            check_resume_file(path, COOLED, 30)
-    assert steps_in(path) == [*starts, 30]
 
 
 def write_at_once(path, records, step):

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
+from support.curves.requirements import at_least
 from support.examples import examples
 from support.schedulers.runs import FLOAT32_MAX, peaks
-from support.wrong import raises
+from support.wrong import raises, wrong
 
 from plateau_jax import (
     CurveWarning,
@@ -128,6 +129,27 @@ def test_clock_with_an_unknown_argument_is_shown():
     different = saved | {"clock": saved["clock"] | {"later": None}}
     with raises(ValueError, "saved with clock={", "'later': None}, now {"):
         check_resume(different, saved, 20)
+
+
+# Wrong arguments.
+
+RECORD = resume_record(CURVE)
+
+
+@wrong(ValueError, "step = -1", at_least(0))
+def test_negative_step():
+    check_resume(RECORD, RECORD, -1)
+
+
+@pytest.mark.parametrize("record", [json.dumps(RECORD), {**RECORD, "peak_value": -1.0}])
+@wrong(ValueError, "saved = ", "is not from resume_record: ")
+def test_saved_value_that_is_not_a_record(record):
+    check_resume(record, RECORD, 10)
+
+
+@wrong(ValueError, "now = [] has no record: pass what resume_record returns")
+def test_empty_list_in_place_of_a_record():
+    check_resume(RECORD, [], 10)
 
 
 # Records of several groups, a state without a record, and a wanted change.

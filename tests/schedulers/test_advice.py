@@ -9,9 +9,19 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from schedulers import kinds, torch_run
-from schedulers.kinds import CURVE, FLOOR, LONG, SHORT, every_kind, states_after_20_updates
-from schedulers.torch_run import TorchRun
+from schedulers.builders import (
+    CURVE,
+    FLOOR,
+    LONG,
+    MOMENTUM,
+    SHORT,
+    counting,
+    every_builder,
+    states_after_20_updates,
+)
+from support.schedulers import runs
+from support.schedulers.runs import advance, lrs_of, optimizer_with, repeat
+from support.training.steps import through_file
 from support.trees import assert_equal_trees
 from torch.optim import SGD, AdamW
 
@@ -26,8 +36,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def run():
-    return TorchRun(make_value=torch.tensor)
+def optimizer():
+    return optimizer_with([torch.tensor(0.1), torch.tensor(0.1)])
 
 
 @contextmanager
@@ -45,7 +55,7 @@ def warns_once(pattern):
     (warning,) = curve_warnings
     message = str(warning.message)
     assert re.search(pattern, message), message
-    assert warning.filename in (__file__, torch_run.__file__)
+    assert warning.filename in (__file__, runs.__file__)
     messages.append(message)
 
 
@@ -66,7 +76,7 @@ def steps_do_not_fit(times):
 
 def check_advice(message, build, *, is_often):
     """Check that the message names accumulation, accelerate and a count if they may be causes."""
-    is_counting = build is kinds.counting
+    is_counting = build is counting
     may_accumulate = is_often and not is_counting
     assert ("gradient accumulation" in message) == may_accumulate
     assert ("accelerator.num_processes" in message) == may_accumulate
@@ -84,61 +94,57 @@ MISTAKES = {
 every_mistake = pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
 
 
-@every_kind
+@every_builder
 @every_mistake
 @pytest.mark.parametrize("is_resumed", [False, True])
 def test_steps_that_do_not_fit(mistake, build, is_resumed):
-    run = TorchRun()
-    run.use(build(run.optimizer, LONG))
+    optimizer = optimizer_with([0.1, 0.1])
+    scheduler = build(optimizer, LONG)
     if is_resumed:
-        run.train(3)
-        run.load(run.save())
+        advance(optimizer, scheduler, 3)
+        states = through_file([optimizer.state_dict(), scheduler.state_dict()])
+        optimizer.load_state_dict(states[0])
+        scheduler.load_state_dict(states[1])
     with warns_once(steps_do_not_fit(r"\d+")) as messages:
-        run.repeat(**mistake)
+        repeat(optimizer, scheduler, **mistake)
     check_advice(messages[0], build, is_often=mistake["steps"] > mistake["updates"])
 
 
-def test_unit_that_is_too_large(run):
-    scheduler = lambda_lr(run.optimizer, CURVE, clock=DataClock(10**6, count=10))
-    run.use(scheduler)
+def test_unit_that_is_too_large(optimizer):
+    scheduler = lambda_lr(optimizer, CURVE, clock=DataClock(10**6, count=10))
     stuck = (
         ", and the curve stays at step 0, where every learning rate is 0, so no weight changes: "
         "the updates consumed 1680 in all, with unit = 1000000. Choose a"
     )
     with warns_once(called("168") + stuck):
-        run.train(180)
+        advance(optimizer, scheduler, 180)
 
 
 # Training past the end.
 
 
-def test_warning_waits_until_the_scheduler_is_in_charge():
-    optimizer = SGD([torch.nn.Parameter(torch.zeros(()))], lr=0.5)
+def test_training_past_the_end():
+    """The warning waits until the scheduler is in charge."""
+    optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, PlateauCurve(20))
-    with warns_once("has total_steps = 20, but training continues at step 64"):
-        for update in range(100):
-            if update == 32:  # when the first warning would be due
-                optimizer.param_groups[0]["lr"] = 1e-3
-            optimizer.step()
-            scheduler.step()
+    past = (
+        "^the curve has total_steps = 20, but training continues at step 64, with every learning "
+    )
+    with warns_once(f"{past}rate at 0"):
+        advance(optimizer, scheduler, 32)
+        # When the first warning would be due.
+        optimizer.param_groups[0]["lr"] = 1e-3
+        advance(optimizer, scheduler, 68)
 
 
-PAST = r"^the curve has total_steps = 10, but training continues at step \d+, with every learning "
-
-
-def test_training_past_the_end(run):
-    scheduler = lambda_lr(run.optimizer, SHORT)
-    run.use(scheduler)
-    with warns_once(f"{PAST}rate at 0"):
-        run.train(170)
-
-
-def test_training_past_the_end_at_a_floor(run):
-    scheduler = lambda_lr(run.optimizer, FLOOR)
-    run.use(scheduler)
+def test_training_past_the_end_at_a_floor(optimizer):
+    scheduler = lambda_lr(optimizer, FLOOR)
+    past = (
+        r"^the curve has total_steps = 10, but training continues at step \d+, with every learning "
+    )
     question = "rate at its final value since step 10: does the curve count epochs.*"
-    with warns_once(PAST + question + WAY_OUT):
-        run.train(1350)
+    with warns_once(past + question + WAY_OUT):
+        advance(optimizer, scheduler, 1350)
 
 
 @pytest.mark.parametrize("total", [1, 112, 3000])
@@ -175,32 +181,29 @@ def lacks_state(seen, peak=".*", alternative=".*"):
     )
 
 
-@every_kind
+@every_builder
 def test_lost_state(build):
     """The optimizer is loaded before the scheduler is built, on a plateau."""
     plateau = PlateauCurve(10_000, plateaus=[(0, 50)])
-    earlier = TorchRun(AdamW, lr=0.01)
-    earlier.use(lambda_lr(earlier.optimizer, plateau))
-    earlier.train(20)
-    run = TorchRun(AdamW, torch.tensor, lr=1e-5)
-    run.load_optimizer(earlier.save())
+    optimizer_state, _ = states_after_20_updates(AdamW, plateau)
+    optimizer = optimizer_with([1e-5, 1e-5], AdamW)
+    optimizer.load_state_dict(optimizer_state)
     alternative = "; or pass last_epoch=19"
-    if build is kinds.counting:
+    if build is counting:
         alternative = ""
     with warns_once(lacks_state("has made 20 updates", r"0\.01", alternative)):
-        scheduler = build(run.optimizer, plateau)
-        run.use(scheduler)
-        run.train(60)
+        scheduler = build(optimizer, plateau)
+        advance(optimizer, scheduler, 60)
 
 
-@pytest.mark.parametrize("optimizer_class", [AdamW, kinds.MOMENTUM, SGD])
+@pytest.mark.parametrize("optimizer_class", [AdamW, MOMENTUM, SGD])
 def test_lost_state_of_a_decayed_learning_rate(optimizer_class):
-    run = TorchRun(optimizer_class, torch.tensor, lr=1e-5)
-    run.load_optimizer(states_after_20_updates(optimizer_class))
+    optimizer_state, _ = states_after_20_updates(optimizer_class)
+    optimizer = optimizer_with([1e-5, 1e-5], optimizer_class)
+    optimizer.load_state_dict(optimizer_state)
     with warns_once(r"^param_groups\[0\] has lr = .* To resume a run, load the scheduler's state"):
-        scheduler = lambda_lr(run.optimizer, LONG)
-        run.use(scheduler)
-        run.train(60)
+        scheduler = lambda_lr(optimizer, LONG)
+        advance(optimizer, scheduler, 60)
 
 
 @pytest.mark.parametrize(
@@ -209,22 +212,22 @@ def test_lost_state_of_a_decayed_learning_rate(optimizer_class):
 )
 def test_lost_state_of_an_optimizer_loaded_later(optimizer_class, seen):
     """SGD without momentum has no state: only its learning rate shows that it was trained."""
-    run = TorchRun(optimizer_class, torch.tensor, lr=1e-5)
-    scheduler = lambda_lr(run.optimizer, LONG)
-    run.use(scheduler)
-    run.load_optimizer(states_after_20_updates(optimizer_class))
+    optimizer_state, _ = states_after_20_updates(optimizer_class)
+    optimizer = optimizer_with([torch.tensor(1e-5), torch.tensor(1e-5)], optimizer_class)
+    scheduler = lambda_lr(optimizer, LONG)
+    optimizer.load_state_dict(optimizer_state)
     with warns_once(lacks_state(seen, "1e-05")):
-        run.train(60)
+        advance(optimizer, scheduler, 60)
 
 
 def test_set_peak_starts_another_run():
-    run = TorchRun(AdamW, lr=1e-5)
-    run.load_optimizer(states_after_20_updates(AdamW))
-    scheduler = lambda_lr(run.optimizer, LONG)
-    run.use(scheduler)
+    optimizer_state, _ = states_after_20_updates(AdamW)
+    optimizer = optimizer_with([1e-5, 1e-5], AdamW)
+    optimizer.load_state_dict(optimizer_state)
+    scheduler = lambda_lr(optimizer, LONG)
     scheduler.set_peak(1e-5)
-    run.train(5)
-    assert run.values()[0] == LONG.learning_rate(5, 1e-5)
+    advance(optimizer, scheduler, 5)
+    assert lrs_of(optimizer)[0] == LONG.learning_rate(5, 1e-5)
 
 
 # Without advice, and with warnings as errors.
@@ -237,23 +240,23 @@ def test_advice_changes_no_bit(mistake, curve, clock):
     """Without it, nothing warns: after a load without the scheduler's state, too."""
     results = []
     for advise in (False, True):
-        run = TorchRun(AdamW)
-        run.use(lambda_lr(run.optimizer, curve, clock=clock, advise=advise))
-        run.load_optimizer(states_after_20_updates(AdamW))
+        optimizer_state, _ = states_after_20_updates(AdamW)
+        optimizer = optimizer_with([0.1, 0.1], AdamW)
+        scheduler = lambda_lr(optimizer, curve, clock=clock, advise=advise)
+        optimizer.load_state_dict(optimizer_state)
         with warnings.catch_warnings():
             if advise:
                 warnings.simplefilter("ignore", CurveWarning)
-            run.repeat(**mistake)
-        results.append((run.values(), run.save()))
+            repeat(optimizer, scheduler, **mistake)
+        results.append([optimizer.state_dict(), scheduler.state_dict()])
     assert_equal_trees(results[0], results[1])
 
 
 @every_mistake
 def test_warning_as_error_changes_nothing(mistake):
-    run = TorchRun()
-    scheduler = lambda_lr(run.optimizer, LONG)
-    run.use(scheduler)
+    optimizer = optimizer_with([0.1, 0.1])
+    scheduler = lambda_lr(optimizer, LONG)
     with pytest.raises(CurveWarning):
-        run.repeat(**mistake)
-    assert run.values()[0] == LONG.learning_rate(scheduler.curve_step, 0.1)
-    run.repeat(**mistake)
+        repeat(optimizer, scheduler, **mistake)
+    assert lrs_of(optimizer)[0] == LONG.learning_rate(scheduler.curve_step, 0.1)
+    repeat(optimizer, scheduler, **mistake)

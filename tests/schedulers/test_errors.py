@@ -1,10 +1,11 @@
 """Wrong arguments, steps and states: each error names what is wrong, and nothing has changed."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
-from support.clocks.holds import CURVE
+from schedulers.builders import CURVE
 from support.curves.requirements import AN_INTEGER, at_least
 from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import optimizer_with
@@ -102,20 +103,19 @@ def test_integer_tensor_as_option():
 
 # Steps and states. A state is saved after five updates, and loaded after six.
 
-CLOCKS = {"scheduler": None, "held": PATIENT, "counted": DataClock(8)}
-
-
-def run_of(kind, curve=CURVE, peaks=(0.25, 0.7)):
-    if kind == "follower":
-        return FollowerRun(curve, peaks)
-    return SchedulerRun(curve, peaks, CLOCKS[kind])
+RUNS = {
+    "scheduler": SchedulerRun,
+    "held": partial(SchedulerRun, clock=PATIENT),
+    "counted": partial(SchedulerRun, clock=DataClock(8)),
+    "follower": FollowerRun,
+}
 
 
 class Saved:
     """A run of six updates, and its state after five."""
 
-    def __init__(self, kind):
-        self.run = run_of(kind)
+    def __init__(self, name):
+        self.run = RUNS[name](CURVE)
         self.run.train(5)
         self.state = copy.deepcopy(self.run.scheduler.state_dict())
         self.run.train(1)
@@ -187,11 +187,11 @@ def test_state_of_two_schedulers(scheduler):
 
 
 def test_state_in_a_chain_is_compared():
-    run = run_of("scheduler", PlateauCurve(40))
+    run = SchedulerRun(PlateauCurve(40))
     run.train(5)
     state = ChainedScheduler([run.scheduler, follow(run.optimizer, "momentum", CURVE)]).state_dict()
     Saved("scheduler").rejects(state, "differ from")
-    again = run_of("scheduler", PlateauCurve(40))
+    again = SchedulerRun(PlateauCurve(40))
     again.scheduler.load_state_dict(state)
     assert again.scheduler.state_dict() == run.scheduler.state_dict()
 
@@ -200,7 +200,7 @@ def test_state_in_a_chain_is_compared():
 
 
 @pytest.mark.parametrize(
-    ("kind", "entry", "value"),
+    ("name", "entry", "value"),
     [
         ("scheduler", "last_epoch", -2),
         ("scheduler", "offset", -20),
@@ -213,8 +213,8 @@ def test_state_in_a_chain_is_compared():
         ("follower", "groups", [0]),
     ],
 )
-def test_impossible_value_of_an_entry(kind, entry, value):
-    saved = Saved(kind)
+def test_impossible_value_of_an_entry(name, entry, value):
+    saved = Saved(name)
     assert entry in saved.state
     saved.rejects(saved.state | {entry: value}, entry)
 
@@ -240,18 +240,18 @@ TO_TRAIN_LONGER = ["step 40: ", " total_steps=64, now 96, ", "pass strict=False 
     [(LONGER, TO_TRAIN_LONGER), (SHORT, ["=64, now 9; warmup_steps=5, now 0; …,"])],
 )
 def test_state_of_a_different_curve(current, parts):
-    old = run_of("scheduler", OLD)
+    old = SchedulerRun(OLD)
     old.train(40)
     state = through_file(old.scheduler.state_dict())
-    new = run_of("scheduler", current)
+    new = SchedulerRun(current)
     with raises(ValueError, *parts, unchanged=[new]):
         new.scheduler.load_state_dict(state)
 
 
 def test_follower_warns_of_a_different_curve():
-    old = run_of("follower", OLD)
+    old = FollowerRun(OLD)
     old.train(40)
-    new = run_of("follower", LONGER)
+    new = FollowerRun(LONGER)
     with pytest.warns(CurveWarning, match="differ from step 6 on.* at step 40 of"):
         new.scheduler.load_state_dict(old.scheduler.state_dict())
     assert new.scheduler.curve_step == 40

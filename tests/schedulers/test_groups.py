@@ -1,4 +1,4 @@
-"""Groups that programs clear, split or add for a while; their memory; lists and tensors in them."""
+"""Groups that programs change in mid-run; the memory of groups and schedulers; tensors in them."""
 
 import copy
 import gc
@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from schedulers.builders import CURVE
 from support.schedulers.runs import (
     advance,
     learning_rate,
@@ -21,8 +22,6 @@ from torch.optim.lr_scheduler import OneCycleLR, SequentialLR, StepLR
 from plateau_jax import CurveWarning, PlateauCurve
 from plateau_jax.runs.schedules import Schedules
 from torch_bridge import follow, lambda_lr
-
-CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
 
 @pytest.fixture
@@ -141,6 +140,27 @@ def test_removed_groups_are_freed():
     assert not any(helper() is not None for helper in helpers)
 
 
+def test_collected_schedulers_are_not_kept():
+    """One that was stepped lives no longer than the user's reference; another one replaces it."""
+    gc.collect()
+    gc.freeze()  # the collections below then search only the objects of this test
+    optimizer = optimizer_with([0.1])
+
+    def collect_garbage(*_):
+        gc.collect()
+
+    optimizer.register_step_post_hook(collect_garbage)  # while the hooks are iterated over
+    for _ in range(3):
+        scheduler = lambda_lr(optimizer, CURVE)
+        reference = weakref.ref(scheduler)
+        assert len(optimizer._optimizer_step_pre_hooks) == 1
+        scheduler.cycle = scheduler
+        advance(optimizer, scheduler, 21)
+        del scheduler
+        optimizer.step()
+        assert reference() is None
+
+
 def test_values_ahead_stay_few():
     """As many steps as at first, or a distant step alone."""
     values = Schedules([PlateauCurve(10**9)], [0.1])
@@ -153,7 +173,7 @@ def test_values_ahead_stay_few():
     assert len(values.rows) == 1
 
 
-# Options that are lists or tensors.
+# Options that are tensors.
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

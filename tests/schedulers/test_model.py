@@ -90,7 +90,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Kind:
+class Setting:
     """A scheduler or a follower."""
 
     key: Key = "lr"
@@ -98,27 +98,27 @@ class Kind:
     is_sequence: bool = False
 
 
-KINDS = {
-    "updates": Kind(),
-    "samples": Kind(clock=DataClock(8)),
-    "held": Kind(clock=HoldBelow(0.5, 3)),
-    "sequence": Kind(is_sequence=True),
-    "weight decay": Kind("weight_decay"),
-    "beta": Kind(("betas", 0)),
+SETTINGS = {
+    "updates": Setting(),
+    "samples": Setting(clock=DataClock(8)),
+    "held": Setting(clock=HoldBelow(0.5, 3)),
+    "sequence": Setting(is_sequence=True),
+    "weight decay": Setting("weight_decay"),
+    "beta": Setting(("betas", 0)),
 }
-every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+every_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 
 
 class Program:
     """An optimizer, its scheduler or follower, and the model of both."""
 
-    def __init__(self, kind, make_value):
-        self.kind = kind
+    def __init__(self, setting, make_value):
+        self.setting = setting
         self.make_value = make_value
         self.base_key = "initial_lr"
-        if kind.key == "weight_decay":
+        if setting.key == "weight_decay":
             self.base_key = "initial_weight_decay"
-        elif kind.key != "lr":
+        elif setting.key != "lr":
             self.base_key = "initial_betas[0]"
         groups = [self.new_group(value) for value in (0.5, 0.25, 0.75)]
         self.optimizer = SGD([group.options for group in groups], lr=0.125)
@@ -129,7 +129,7 @@ class Program:
     def new_group(self, value, initial=None):
         """Return a group that the optimizer does not have yet."""
         options = {"params": [new_parameter()], "betas": (0.5, 0.75)}
-        set_option(options, self.kind.key, self.make_value(value))
+        set_option(options, self.setting.key, self.make_value(value))
         if initial is not None:
             options[self.base_key] = initial
         return Group(options, value, initial)
@@ -145,10 +145,10 @@ class Program:
         self.model.write(self.multiplier())
 
     def new_scheduler(self):
-        if self.kind.key != "lr":
-            return follow(self.optimizer, self.kind.key, self.curve)
-        scheduler = lambda_lr(self.optimizer, self.curve, clock=self.kind.clock)
-        if not self.kind.is_sequence:
+        if self.setting.key != "lr":
+            return follow(self.optimizer, self.setting.key, self.curve)
+        scheduler = lambda_lr(self.optimizer, self.curve, clock=self.setting.clock)
+        if not self.setting.is_sequence:
             return scheduler
         second = lambda_lr(self.optimizer, build(SECOND))
         return SequentialLR(self.optimizer, [scheduler, second], [MILESTONE])
@@ -159,8 +159,8 @@ class Program:
 
     def multiplier(self):
         """Return the multiplier of the next update."""
-        step = curve_steps_of(self.kind.clock, self.curve, self.counts, self.metrics)[-1]
-        if self.kind.is_sequence and step >= MILESTONE:
+        step = curve_steps_of(self.setting.clock, self.curve, self.counts, self.metrics)[-1]
+        if self.setting.is_sequence and step >= MILESTONE:
             return Oracle(SECOND)(step - MILESTONE)
         return self.oracle(step)
 
@@ -175,7 +175,7 @@ class Program:
         assert_equal_trees(self.contents(), before)
         for group, options in zip(self.model.present, self.groups, strict=True):
             assert options is group.options
-            assert option_of(options, self.kind.key) == self.make_value(group.value)
+            assert option_of(options, self.setting.key) == self.make_value(group.value)
             assert options.get(self.base_key) == group.initial
 
     def contents(self):
@@ -185,7 +185,7 @@ class Program:
     def read(self):
         self.scheduler.get_last_lr()
         self.scheduler.state_dict()
-        if not self.kind.is_sequence:
+        if not self.setting.is_sequence:
             self.scheduler.get_lr()
             repr(self.scheduler)
 
@@ -203,9 +203,9 @@ class Program:
         self.step(count, metric)
 
     def step(self, count=5, metric=0.75):
-        if isinstance(self.kind.clock, DataClock):
+        if isinstance(self.setting.clock, DataClock):
             self.scheduler.step(count=count)
-        elif self.kind.clock is not None:
+        elif self.setting.clock is not None:
             self.scheduler.step(metric)
         else:
             self.scheduler.step()
@@ -306,10 +306,10 @@ class Program:
 
     def set_base(self):
         """Set the base of each group."""
-        if self.kind.is_sequence:
+        if self.setting.is_sequence:
             return
         bases = [0.5 - index / 64 for index in range(len(self.groups))]
-        if self.kind.key == "lr":
+        if self.setting.key == "lr":
             self.scheduler.set_peak(bases)
         else:
             self.scheduler.set_base_value(bases)
@@ -321,7 +321,7 @@ class Program:
     def write_bases(self):
         """Write into `base_lrs`; it counts from the next step on."""
         self.update()  # so that the list has all groups
-        if self.groups and not self.kind.is_sequence:
+        if self.groups and not self.setting.is_sequence:
             self.scheduler.base_lrs[-1] *= 0.5
             base = self.model.present[-1].base
             assert base is not None
@@ -331,7 +331,7 @@ class Program:
     def write_initial(self):
         """Write the entry with the base into a known group: no effect until it is met again."""
         self.update()
-        if self.groups and not self.kind.is_sequence:
+        if self.groups and not self.setting.is_sequence:
             self.groups[0][self.base_key] = 0.5
             self.model.present[0].initial = 0.5
 
@@ -374,14 +374,14 @@ OPERATIONS = [
 operations = st.lists(st.sampled_from(OPERATIONS), max_size=12)
 
 
-@every_kind
+@every_setting
 @pytest.mark.parametrize("make_value", [float, torch.tensor])
 @examples(60)
 @example(operations=[Program.restart, Program.reverse])
 @example(operations=[Program.second_phase, Program.update, Program.add])
 @given(operations=operations)
-def test_program_follows_the_model(kind, make_value, operations):
-    program = Program(kind, make_value)
+def test_program_follows_the_model(setting, make_value, operations):
+    program = Program(setting, make_value)
     for operation in operations:
         operation(program)
         program.check()

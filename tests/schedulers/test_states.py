@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from schedulers.builders import CURVE
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import magnitudes
 from support.runs.definition import RunOracle
@@ -39,7 +40,6 @@ from torch_bridge import follow, lambda_lr
 
 pytestmark = pytest.mark.usefixtures("short_windows")
 
-CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 LINEAR = PlateauCurve(200, plateaus=[(10, 20)], decay_shape="linear")
 
 last_epochs = st.one_of(magnitudes(-1, 2**31 - 3), st.sampled_from((np.int32(-1), 2**63 - 5)))
@@ -166,20 +166,6 @@ def test_step_in_a_state_may_be_edited():
     assert lrs_of(optimizer) == learning_rates([0.5], CURVE, 19)
 
 
-# The printed form.
-
-
-@pytest.mark.parametrize("make_value", [float, torch.tensor])
-def test_print_shows_curve_clock_and_values(make_value):
-    kind = partial(SGD, momentum=0.5)
-    run = SchedulerRun(CURVE, [0.5], DataClock(4), make_value=make_value, kind=kind)
-    follower = follow(run.optimizer, "momentum", CURVE)
-    run.update(count=20)
-    follower.step(run.scheduler.curve_step)
-    assert str(run.scheduler) == f"lambda_lr({CURVE}, curve_step=5, unit=4, lr=0.25)"
-    assert str(follower) == f"follow({CURVE}, curve_step=5, momentum=0.25)"
-
-
 def test_state_of_a_follower_with_a_group_that_has_no_curve():
     """The error comes at the next step; a state may be saved before it."""
 
@@ -192,3 +178,17 @@ def test_state_of_a_follower_with_a_group_that_has_no_curve():
     _, resumed = build()
     resumed.load_state_dict(scheduler.state_dict())
     assert resumed.state_dict() == scheduler.state_dict()
+
+
+# The printed form.
+
+
+@pytest.mark.parametrize("make_value", [float, torch.tensor])
+def test_print_shows_curve_clock_and_values(make_value):
+    sgd = partial(SGD, momentum=0.5)
+    run = SchedulerRun(CURVE, [0.5], DataClock(4), make_value=make_value, optimizer_class=sgd)
+    follower = follow(run.optimizer, "momentum", CURVE)
+    run.update(count=20)
+    follower.step(run.scheduler.curve_step)
+    assert str(run.scheduler) == f"lambda_lr({CURVE}, curve_step=5, unit=4, lr=0.25)"
+    assert str(follower) == f"follow({CURVE}, curve_step=5, momentum=0.25)"

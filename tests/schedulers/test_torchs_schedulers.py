@@ -1,4 +1,4 @@
-"""A curve next to torch's schedulers: in sequences and chains, in `LambdaLR`; their states."""
+"""A curve in torch's sequences and chains, and before weight averaging; their states."""
 
 import copy
 from functools import partial
@@ -6,16 +6,15 @@ from functools import partial
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from schedulers.builders import CURVE
 from support.examples import examples
 from support.schedulers.runs import lrs_of, optimizer_with
 from support.training.steps import through_file
 from torch.optim import lr_scheduler as torchs
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import DataClock, HoldBelow, PlateauCurve
+from plateau_jax import DataClock, HoldBelow
 from torch_bridge import follow, lambda_lr
-
-CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 
 
 def constant(optimizer, factor=0.5):

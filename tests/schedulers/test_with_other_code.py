@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from schedulers.builders import CURVE
 from support.schedulers.runs import (
     advance,
     learning_rate,
@@ -20,7 +21,6 @@ from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 from plateau_jax import CurveWarning, PlateauCurve
 from torch_bridge import TrainStep, follow, lambda_lr
 
-CURVE = PlateauCurve(100, warmup_steps=10, plateaus=[(50, 20)], min_lr_ratio=0.1)
 LINEAR = PlateauCurve(200, decay_shape="linear")
 
 

@@ -18,19 +18,19 @@ LINE = StagedCurve([(100, 0.0, "linear")], start=1.0)
 WARMUP = PlateauCurve(100, warmup_steps=10)
 UPDATES = 12
 PEAKS = (0.5, 0.25)
-KINDS = [SchedulerRun, FollowerRun]
+RUNS = [SchedulerRun, FollowerRun]
 NEW_SCHEDULER = "new.load_state_dict(old.state_dict())"
 """The line that a message gives, to continue under a new scheduler."""
 
 
-def started(kind, curve=LINE):
+def started(run_class, curve=LINE):
     """Return a run of two groups after some updates; `curve` is one, or one for each group."""
-    run = kind(curve, PEAKS)
+    run = run_class(curve, PEAKS)
     run.train(UPDATES)
     return run
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=RUNS)
 def run(request):
     return started(request.param)
 
@@ -98,12 +98,11 @@ def test_wrong_base_is_an_error(run):
 # Groups that are added.
 
 
-@pytest.mark.parametrize("read", [lambda_lr.get_last_lr, lambda_lr.get_lr, lambda_lr.state_dict])
-def test_added_group_has_its_value_from_its_first_update_on(run, read):
+def test_added_group_has_its_value_from_its_first_update_on(run):
     """Whatever the program reads before; and its value may be written until then."""
     run.optimizer.add_param_group(new_group(**{run.key: 0.75}))
-    if run.key == "lr":
-        read(run.scheduler)
+    for read in (run.scheduler.get_last_lr, run.scheduler.get_lr, run.scheduler.state_dict):
+        read()
     run.groups[2][run.key] = 1.0
     run.optimizer.step()
     assert run.values() == on_line(UPDATES, 0.5, 0.25, 1.0)
@@ -282,12 +281,12 @@ def test_base_is_set_in_a_second_phase(run):
 # A state of the optimizer.
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("run_class", RUNS)
 @pytest.mark.filterwarnings("ignore:the optimizer was loaded")
-def test_loaded_values_last_until_the_next_step(kind):
+def test_loaded_values_last_until_the_next_step(run_class):
     """A scheduler that nobody steps any more never writes."""
-    source = started(kind, WARMUP)
-    run = started(kind)
+    source = started(run_class, WARMUP)
+    run = started(run_class)
     run.optimizer.load_state_dict(copy.deepcopy(source.optimizer.state_dict()))
     for read in (run.scheduler.state_dict, run.scheduler.get_last_lr, run.optimizer.step):
         read()

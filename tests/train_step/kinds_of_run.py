@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from support.clocks.holds import CURVE as HELD_CURVE, PATIENT
+from support.clocks.holds import PATIENT, THREE_PLATEAUS
 from support.training.kind import Kind
 from support.training.models import (
     Batch,
@@ -307,7 +307,7 @@ KINDS["one lr tensor, fused"] = Kind(
 )
 KINDS["one lr tensor, two optimizers"] = Kind(two_optimizers_with_shared_lr, curve=CURVE_PER_LAYER)
 KINDS["one lr tensor, held"] = Kind(
-    over(NeedsTensor, layers_of, lr=LR, momentum=0.9), curve=HELD_CURVE, clock=TWO_RULES
+    over(NeedsTensor, layers_of, lr=LR, momentum=0.9), curve=THREE_PLATEAUS, clock=TWO_RULES
 )
 
 
@@ -400,7 +400,7 @@ KINDS["groups"] = Kind(
 
 # Clocks: rules that hold, and data that is counted in each batch or is constant.
 
-KINDS["held"] = Kind(curve=HELD_CURVE, clock=TWO_RULES, max_norm=0.1)
+KINDS["held"] = Kind(curve=THREE_PLATEAUS, clock=TWO_RULES, max_norm=0.1)
 KINDS["samples"] = Kind(clock=DataClock(7), count=count_samples)
 KINDS["positive targets"] = Kind(
     "momentum", accumulation=2, clock=DataClock(7), count=count_positive_targets
@@ -434,7 +434,7 @@ KINDS["a tree as the carry"] = Kind(loss_fn=loss_with_tree, carry=TREE, accumula
 KINDS["a count as the carry, held"] = Kind(
     by_layer("adamw", "plain momentum"),
     counting_loss,
-    curve=HELD_CURVE,
+    curve=THREE_PLATEAUS,
     clock=PATIENT,
     precision="fp16",
     carry=torch.zeros(2),

@@ -1,17 +1,20 @@
 """A training step rejects invalid input with one clear error, and changes nothing."""
 
 import copy
+import math
 import re
 
 import pytest
 import torch
-from support.curves.requirements import in_range
+from support.curves.descriptions import scaled
+from support.curves.requirements import AN_INTEGER, in_range
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import CURVE, make_step
 from support.wrong import wrong
 from torch import nn
-from torch.optim import LBFGS, SGD, AdamW
+from torch.optim import LBFGS, SGD, Adam, AdamW
 
+from plateau_jax import DataClock
 from torch_bridge import TrainStep
 
 
@@ -117,6 +120,70 @@ def test_parameters_of_two_optimizers(model, optimizer):
 @wrong(ValueError, "curve has length 3, and optimizers 2")
 def test_curves_for_a_different_number_of_optimizers(model, optimizers):
     TrainStep(model, optimizers, mean_loss, [CURVE] * 3)
+
+
+# Clocks and peaks.
+
+(BATCH,) = batches(1)
+
+
+@pytest.fixture
+def counted_step(model):
+    return make_step(model=model, clock=DataClock(2))
+
+
+@pytest.fixture
+def two_groups(model):
+    return SGD([{"params": model.first.parameters()}, {"params": model.last.parameters()}])
+
+
+@pytest.fixture
+def step_of_two_groups(model, two_groups):
+    return TrainStep(model, two_groups, mean_loss, CURVE)
+
+
+@wrong(ValueError, "clock = DataClock(unit=1, ", "must be DataClock(8)")
+def test_batch_plan_of_the_second_group(model, two_groups):
+    TrainStep(model, two_groups, mean_loss, [CURVE, scaled()], clock=DataClock(1))
+
+
+@wrong(TypeError, "step(batch, count=n)", "DataClock(2, count=n)")
+def test_update_without_a_count(counted_step):
+    counted_step(BATCH)
+
+
+@wrong(ValueError, "count = -1", in_range(0, 2**62 - 1))
+def test_negative_count_of_an_update(counted_step):
+    counted_step(BATCH, count=-1)
+
+
+@wrong(TypeError, "count", "torch.float32", AN_INTEGER)
+def test_float_tensor_as_count(counted_step):
+    counted_step(BATCH, count=torch.tensor(2.0))
+
+
+@wrong(ValueError, "count", "(1,)", "scalar")
+def test_vector_as_count(counted_step):
+    counted_step(BATCH, count=torch.tensor([2]))
+
+
+@wrong(ValueError, "peak[1] = nan")
+def test_peak_that_is_not_a_number(step_of_two_groups):
+    step_of_two_groups.set_peak([0.5, math.nan])
+
+
+@pytest.fixture
+def used_optimizer(model):
+    """An optimizer that has made an update without a schedule."""
+    optimizer = Adam(model.parameters())
+    mean_loss(model, BATCH).backward()
+    optimizer.step()
+    return optimizer
+
+
+@wrong(ValueError, "initial_updates = 3, but param_groups[0]", '"initial_lr"')
+def test_initial_updates_without_an_initial_lr(model, used_optimizer):
+    TrainStep(model, used_optimizer, mean_loss, CURVE, initial_updates=3)
 
 
 # Models that cannot be trained.

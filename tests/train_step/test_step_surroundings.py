@@ -1,5 +1,7 @@
-"""The training step in unusual surroundings: copies, devices, modes, compilers."""
+"""The training step in unusual surroundings: devices, modes, compilers; copies of its results."""
 
+import copy
+import pickle
 from functools import partial
 from unittest.mock import patch
 
@@ -9,7 +11,9 @@ from support.training.models import Net, batches, counting_loss, mean_loss, nonf
 from support.training.optimizers import make_optimizer
 from support.training.steps import make_step, train
 from support.trees import assert_equal_trees
+from torch.utils import _pytree as pytree
 
+from plateau_jax import DataClock
 from torch_bridge import evaluate
 
 # Each test trains in unusual surroundings, and the run must equal one in usual ones.
@@ -128,3 +132,33 @@ def test_loss_fn_compiles_once():
     parameters = dict(compiled.model.named_parameters())
     expected = dict(eager.model.named_parameters())
     torch.testing.assert_close(parameters, expected, rtol=1e-5, atol=1e-6)
+
+
+# Copies of results.
+
+
+def with_doubled_loss(result):
+    return result._replace(loss=result.loss * 2)
+
+
+def pickled(result):
+    return pickle.loads(pickle.dumps(result))
+
+
+def mapped(result):
+    return pytree.tree_map(lambda item: item + 0, result)
+
+
+@pytest.mark.parametrize("rebuild", [with_doubled_loss, copy.copy, copy.deepcopy, pickled, mapped])
+def test_rebuilt_result_keeps_its_attributes(rebuild):
+    def loss_fn(model, batch):
+        outputs = model(batch[0])
+        return outputs.square().mean(), outputs.mean()
+
+    step = make_step(loss_fn=loss_fn, has_aux=True, clock=DataClock(4))
+    result = step(*batches(3), count=12)
+    rebuilt = rebuild(result)
+    assert type(rebuilt) is type(result)
+    assert rebuilt.consumed == 12
+    assert result.consumed == 12
+    assert_equal_trees(list(rebuilt.aux), list(result.aux))

@@ -71,16 +71,16 @@ _EXTREMES = (np.nan, np.inf, -np.inf, _LARGEST, -_LARGEST, -0.0)
 
 
 def _draw_metric(random: Random) -> Any:
-    kind = random.randrange(16)
+    case = random.randrange(16)
     value = np.float32(random.choice(VALUES))
     threshold = random.choice((1e-4, 0.1, 0.3, 1 / 3, 0.5))
-    if kind == 0:
+    if case == 0:
         return np.float32(random.choice(_EXTREMES))
-    if kind < 8:
+    if case < 8:
         return value
-    if kind < 10:
+    if case < 10:
         return _draw_near(random, value * np.float32(1 - threshold))
-    if kind < 12:
+    if case < 12:
         return _draw_near(random, value - np.float32(threshold))
     return np.float32(random.randrange(2**24) / 2**23 - 0.5)
 
@@ -96,7 +96,7 @@ def _draw_near(random: Random, value: Any) -> Any:
 
 # Small curves with plateaus, hold rules, and the curve steps of a run by definition.
 
-CURVE = StagedCurve(
+THREE_PLATEAUS = StagedCurve(
     [(3, 1.0), (6,), (0, 0.5), (4,), (5, 0.25, "cosine"), (3,), (4, 0.0)],
     start=0.1,
 )

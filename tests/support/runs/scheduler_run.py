@@ -23,7 +23,7 @@ class SchedulerRun(Run):
     Args:
         curve, peaks, clock: As in `Run`.
         make_value: Makes the value of a group from a number.
-        kind: The class of the optimizer.
+        optimizer_class: The class of the optimizer.
         last_epoch: For a scheduler that starts in mid-run.
         options: Other arguments of `lambda_lr`.
     """
@@ -42,12 +42,12 @@ class SchedulerRun(Run):
         clock: Any = None,
         *,
         make_value: Any = float,
-        kind: Any = SGD,
+        optimizer_class: Any = SGD,
         last_epoch: int = -1,
         **options: Any,
     ) -> None:
         self.make_value = make_value
-        self.kind = kind
+        self.optimizer_class = optimizer_class
         self.options = options
         super().__init__(curve, [self.peak_of(peak) for peak in peaks], clock)
         if last_epoch != -1:
@@ -65,7 +65,7 @@ class SchedulerRun(Run):
 
     def start(self, optimizer_state: Any = None, last_epoch: int = -1) -> None:
         """Build the optimizer, load its state into it, and build the scheduler in mid-run."""
-        self.optimizer = optimizer_with([0.1] * len(self.peaks), self.kind)
+        self.optimizer = optimizer_with([0.1] * len(self.peaks), self.optimizer_class)
         for group, peak in zip(self.groups, self.peaks, strict=True):
             set_option(group, self.key, self.make_value(peak))
         first = self.groups[0]

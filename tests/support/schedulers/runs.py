@@ -22,7 +22,7 @@ peaks = st.one_of(
 
 
 def optimizer_with(
-    lrs: Sequence[Any], kind: Callable[..., Optimizer] = torch.optim.SGD, **options: Any
+    lrs: Sequence[Any], optimizer_class: Callable[..., Optimizer] = torch.optim.SGD, **options: Any
 ) -> Optimizer:
     """Build an optimizer with a group for each learning rate; None stands for the default."""
     groups: list[dict[str, Any]] = []
@@ -33,7 +33,7 @@ def optimizer_with(
         if lr is not None:
             group["lr"] = lr
         groups.append(group)
-    return kind(groups, **options)
+    return optimizer_class(groups, **options)
 
 
 def new_parameter() -> torch.nn.Parameter:
@@ -47,6 +47,17 @@ def advance(optimizer: Optimizer, scheduler: LRScheduler, steps: int = 1) -> Non
     for _ in range(steps):
         optimizer.step()
         scheduler.step()
+
+
+def repeat(
+    optimizer: Optimizer, scheduler: LRScheduler, *, times: int, updates: int, steps: int
+) -> None:
+    """Make these updates, and then these scheduler steps, as often as `times` says."""
+    for _ in range(times):
+        for _ in range(updates):
+            optimizer.step()
+        for _ in range(steps):
+            scheduler.step()
 
 
 def lrs_of(optimizer: Optimizer) -> list[float]:

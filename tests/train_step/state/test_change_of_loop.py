@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from support.clocks.holds import CURVE as HELD_CURVE, PATIENT
+from support.clocks.holds import PATIENT, THREE_PLATEAUS
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step
@@ -15,7 +15,7 @@ from torch_bridge import DataClock, lambda_lr
 CLOCKS = {
     "updates": {"curve": CURVE},
     "samples": {"curve": CURVE, "clock": DataClock(3, count=4)},
-    "held": {"curve": HELD_CURVE, "clock": PATIENT},
+    "held": {"curve": THREE_PLATEAUS, "clock": PATIENT},
 }
 POSITION = ["offset", "consumed", "hold", "records"]
 """The entries with the position, which the states of a scheduler and of a step may have."""

@@ -96,7 +96,6 @@ THREE_BYTES = torch.zeros(3, dtype=torch.uint8)
         (["peak_was_set"], "no", "peak_was_set"),
         (["applied"], 2**62 + 1, "applied"),
         (["skipped"], -1, "skipped"),
-        (["records"], [], "saved with 0 parameter groups, and there are 1"),
         (["parameters"], [["first.weight"]], "parameter 1 is missing in the state"),
         (["model", "first.weight"], [1.0], "first.weight: list in the state, torch.float32 of"),
         (["optimizer", "param_groups"], [], "state of AdamW with groups of [4] parameters"),
