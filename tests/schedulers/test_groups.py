@@ -164,12 +164,12 @@ def test_collected_schedulers_are_not_kept():
 def test_values_ahead_stay_few():
     """As many steps as at first, or a distant step alone."""
     values = Schedules([PlateauCurve(10**9)], [0.1])
-    assert values.at(0)
+    assert values.values_at(0)
     steps_ahead = len(values.rows)
     for step in range(20_000):
-        assert values.at(step)
+        assert values.values_at(step)
         assert len(values.rows) == steps_ahead
-    assert values.at(10**5)
+    assert values.values_at(10**5)
     assert len(values.rows) == 1
 
 
