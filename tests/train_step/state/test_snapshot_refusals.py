@@ -136,31 +136,6 @@ def test_dampening_that_fused_sgd_rejects():
     train(step, batches(1))
 
 
-class OtherSGD(torch.optim.Optimizer):
-    """An optimizer of another library, with torch's options and a number as a key of its state."""
-
-    def __init__(self, params):
-        super().__init__(params, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5, "fused": True})
-        self.state[99] = {"calls": 0}
-
-    def step(self, closure=None):
-        with torch.no_grad():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    parameter -= group["lr"] * parameter.grad
-
-
-def test_state_of_another_library_is_left_to_it():
-    steps = []
-    for _ in range(2):
-        model = Net()
-        steps.append(make_step(model=model, optimizer=OtherSGD(model.parameters())))
-    saved, step = steps
-    train(saved, batches(2))
-    step.load_state_dict(saved.state_dict())
-    assert_equal_trees(step.state_dict(), saved.state_dict())
-
-
 def test_load_warns_of_a_peak_set_before_the_first_update():
     saved = make_step()
     train(saved, batches(3))
