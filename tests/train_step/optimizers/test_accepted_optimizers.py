@@ -1,4 +1,4 @@
-"""An optimizer in two steps; optimizers with tensors in `defaults`, wrappers, hooks or new methods."""
+"""An optimizer in two steps, and optimizers with wrappers, hooks or replaced methods."""
 
 import pytest
 import torch
@@ -29,22 +29,6 @@ def test_two_steps_share_one_optimizer(name):
             lr = step(batch).lr.item()
             assert lr == float(group["lr"])
             assert lr == learning_rate(peak, curve, applied)
-
-
-@pytest.mark.parametrize("name", ["adamw", "momentum", "plain adam"])
-def test_tensor_lr_in_defaults_stays_the_peak(name):
-    """A group that is added after the run takes it, so it must not hold a decayed learning rate."""
-    model = Net()
-    options = {}
-    if name == "plain adam":
-        options["foreach"] = False  # torch has no foreach for a tensor lr
-    optimizer = make_optimizer(name, model, lr=torch.tensor(0.01), **options)
-    step = make_step(name, model, optimizer=optimizer)
-    train(step, batches(3))
-    step.load_state_dict(step.state_dict())
-    step.set_peak(0.5)
-    train(step, batches(1))
-    assert_equal_trees(step.optimizer.defaults["lr"], torch.tensor(0.01))
 
 
 class Wrapper(torch.optim.Optimizer):
