@@ -67,25 +67,6 @@ def test_host_stepper_adds_one_read(name, options):
     assert len(reads_of(lambda: step(nonfinite(batch)))) == 1
 
 
-def test_reads_follow_the_fused_setting():
-    step = make_step("adamw")
-    (batch,) = batches(1)
-
-    def check_reads_nothing():
-        step.optimizer.param_groups[0]["fused"] = True
-        step(batch)
-        assert reads_of(lambda: step(batch)) == []
-        assert reads_of(lambda: step(nonfinite(batch))) == []
-
-    check_reads_nothing()
-    for not_fused in (False, None):
-        step.optimizer.param_groups[0]["fused"] = not_fused
-        step(batch)
-        assert reads_of(lambda: step(batch)) != []
-        assert len(reads_of(lambda: step(nonfinite(batch)))) == 1
-        check_reads_nothing()
-
-
 class Derived(Adam):
     """A subclass may do anything, so the host steps it."""
 
