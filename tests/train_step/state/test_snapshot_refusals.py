@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from support.training.models import Net, batches, counting_loss
+from support.training.optimizers import Foreign
 from support.training.steps import make_step, train
 from support.trees import assert_equal_trees
 from support.wrong import raises
@@ -126,6 +127,14 @@ def test_dampening_that_fused_sgd_rejects():
     step = make_step(model=model, optimizer=fused)
     check_rejected(step, saved, "dampening, which needs fused=False")
     train(step, batches(1))
+
+
+def test_dampening_of_another_library_is_left_to_it():
+    model = Net()
+    optimizer = Foreign(model.parameters())
+    optimizer.param_groups[0].update(momentum=0.9, dampening=0.5, fused=True)
+    step = make_step(model=model, optimizer=optimizer)
+    step.load_state_dict(step.state_dict())
 
 
 def test_load_warns_of_a_peak_set_before_the_first_update():
