@@ -26,6 +26,7 @@ from support.checkpointing.checkpoints import (
     saving_is_busy,
     wait_for_saves,
 )
+from support.checkpointing.wrapped_tensors import quantized
 from support.examples import examples
 from support.training.models import Net
 from support.training.steps import make_step
@@ -128,20 +129,26 @@ def test_count_of_another_module_is_not_dropped(tmp_path):
 
 
 def test_save_keeps_state_at_call(tmp_path):
+    """Also that of tensors whose copies to the CPU share their memory."""
     model = nn.Linear(3, 2)
     before = copy.deepcopy(model.state_dict())
     values = {"a": [1]}
-    part = Part({"t": torch.zeros(4)})
+    moments = [torch.arange(12.0).view(4, 3), torch.ones(4, 3)]
+    first, second = map(quantized, moments)
+    part = Part({"t": torch.zeros(4), "moments": [first, first, second]})
     checkpoints = Checkpoints(tmp_path)
     with saving_is_busy():
         checkpoints.save(1, self=model, directory=values, Self=part)  # any names
         nn.init.zeros_(model.weight)
         values["a"].append(2)
         part.state["t"].fill_(1)
+        for tensor in (*first.tensors.values(), *second.tensors.values()):
+            tensor.zero_()
     assert checkpoints.load(self=model, directory=values, Self=part) == 1
     assert_same_bits(model.state_dict(), before)
     assert values == {"a": [1]}
-    assert part.state["t"].tolist() == [0, 0, 0, 0]
+    expected_moments = [quantized(moments[index]) for index in (0, 0, 1)]
+    assert_same_bits(part.state, {"t": torch.zeros(4), "moments": expected_moments})
 
 
 def test_files_have_usual_permissions(tmp_path):
