@@ -31,8 +31,8 @@ RULE = HoldUntilFlat(patience=2, every=2, limit=60)
 FLAT = StagedCurve([(1, 1.0), (20,), (20, 0.0, "linear")])
 
 
-def scheduler_of(curve=FLAT, clock=RULE):
-    return lambda_lr(SGD([nn.Parameter(torch.ones(2))], lr=0.5), curve, clock=clock)
+def build_scheduler():
+    return lambda_lr(SGD([nn.Parameter(torch.ones(2))], lr=0.5), FLAT, clock=RULE)
 
 
 def step_scheduler(scheduler, metrics):
@@ -67,7 +67,7 @@ def on_last_rank():
 
 def by_own_losses():
     """The losses of the last rank fall, so that it still holds the curve."""
-    scheduler = scheduler_of()
+    scheduler = build_scheduler()
     losses = [1.0] * 8
     if on_last_rank():
         losses = [1 / (1 + update) for update in range(8)]
@@ -77,13 +77,13 @@ def by_own_losses():
 
 def by_own_losses_so_far():
     """No rank has made a decision yet."""
-    scheduler = scheduler_of()
+    scheduler = build_scheduler()
     step_scheduler(scheduler, [1.0, 1.0 + on_last_rank()])
     return scheduler
 
 
 def with_a_peak_of_its_rank():
-    scheduler = scheduler_of()
+    scheduler = build_scheduler()
     scheduler.set_peak(0.5 + 0.25 * (on_last_rank()))
     return scheduler
 
@@ -132,7 +132,7 @@ def test_schedules_that_differ_between_ranks_are_not_saved(
 
 
 def scheduler_with_nan():
-    scheduler = scheduler_of()
+    scheduler = build_scheduler()
     step_scheduler(scheduler, [1.0, 0.5, math.nan])
     return scheduler
 

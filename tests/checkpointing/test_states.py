@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, strategies as st
 from safetensors.torch import load_file
 from support.checkpointing.checkpoints import Part, assert_same_bits
-from support.checkpointing.wrapped_tensors import Quantizing, Wrapped, quantized
+from support.checkpointing.wrapped_tensors import Quantizing, Wrapped
 from support.examples import examples
 from support.training.models import Net, batches
 from support.training.steps import make_step
@@ -141,24 +141,6 @@ def test_leaf_in_a_dictionary_becomes_a_plain_tensor(tmp_path, leaf):
     checkpoints.save(1, state=state)
     checkpoints.load(state=state)
     assert_same_bits(state, {"leaf": torch.ones(2)})
-
-
-def test_wrapped_tensor_is_copied_at_save(tmp_path):
-    """Its copy to the CPU shares its memory, which the next update changes."""
-    numbers = torch.arange(12.0).view(4, 3)
-    ones = torch.ones(4, 3)
-    first = quantized(numbers)
-    second = quantized(ones)
-    state = {"first": first, "again": first, "second": second}
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, part=Part(state))
-    for moment in (first, second):
-        for tensor in moment.tensors.values():
-            tensor.zero_()
-    part = Part()
-    checkpoints.load(part=part)
-    expected = {"first": quantized(numbers), "again": quantized(numbers), "second": quantized(ones)}
-    assert_same_bits(part.state, expected)
 
 
 def quantizing_step():

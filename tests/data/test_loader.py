@@ -206,7 +206,8 @@ def test_count_updates_equals_updates_of_a_loop(samples, size, accumulation, dro
         assert type(result) is int
 
 
-# The loader on several ranks: their joined shares are the batches of a single process.
+# The loader on several ranks: their joined shares are the batches of a single process, also if a
+# run is interrupted and resumed, each time by a different number of processes.
 
 
 def join_shares(shares):
@@ -223,15 +224,15 @@ def split(arguments, processes):
 
 
 @st.composite
-def loaders_for_ranks(draw, worlds=1):
-    """Draw arguments with a global batch size, and numbers of processes that divide it."""
+def loaders_for_ranks(draw):
+    """Draw arguments with a global batch size, and three numbers of processes that divide it."""
     batch_size = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 12]))
     training = draw(st.booleans())
     arguments = {"training": training, "seed": draw(seeds), "batch_size": batch_size}
     for name in draw(st.sets(st.sampled_from(["shuffle", "drop_last"]))):
         arguments[name] = draw(st.booleans())
     divisors = [processes for processes in range(1, 5) if batch_size % processes == 0]
-    processes = draw(st.lists(st.sampled_from(divisors), min_size=worlds, max_size=worlds))
+    processes = draw(st.lists(st.sampled_from(divisors), min_size=3, max_size=3))
     if arguments.get("drop_last", training):
         lengths = list(range(batch_size, 41))
     elif training:
@@ -266,38 +267,6 @@ def expected_epochs(arguments, count):
 RAGGED = {"dataset": range(9), "batch_size": 4, "training": False, "seed": 0}
 
 
-def two_epochs(arguments):
-    loader = make_loader(**arguments, num_workers=0)
-    return [epoch(loader), epoch(loader)], len(loader)
-
-
-@given(loaders_for_ranks())
-@example((RAGGED, [4]))
-@examples(200)
-def test_joined_shares_equal_single_process_batches(case):
-    arguments, (count,) = case
-    by_rank = on_each_rank(two_epochs, split(arguments, count), processes=count)
-    for index, expected_epoch in enumerate(expected_epochs(arguments, 2)):
-        shares = [epochs[index] for epochs, _ in by_rank]
-        assert join_shares(shares) == expected_epoch
-        for share, (_, length) in zip(shares, by_rank, strict=True):
-            assert length == len(share)
-            # A rank has no sample of a last batch with fewer samples than ranks.
-            is_ragged = not arguments["training"] and len(expected_epoch[-1]) < count
-            assert length == len(expected_epoch) or is_ragged
-        for sizes in zip_longest(*map(sizes_of, shares), fillvalue=0):
-            assert max(sizes) - min(sizes) <= 1
-            assert sizes[0] == max(sizes)
-            assert max(sizes) <= arguments["batch_size"] // count
-
-
-def sizes_of(share):
-    return [len(batch) for batch in share]
-
-
-# Runs that are interrupted and resumed, each time by a different number of processes.
-
-
 class Stage(NamedTuple):
     """What the processes load before a run is interrupted."""
 
@@ -317,6 +286,8 @@ class Loaded:
     epochs: list[Epoch]
     batches: Epoch
     state: Any
+    length: int
+    """The number of batches in an epoch of this process."""
 
 
 def load(arguments, state, stage):
@@ -328,7 +299,19 @@ def load(arguments, state, stage):
     batches = []
     if stage.batches > 0:
         batches = epoch(islice(feed, stage.batches))
-    return Loaded(epochs, batches, feed.state_dict())
+    return Loaded(epochs, batches, feed.state_dict(), len(feed))
+
+
+def check_shares(shares, expected_epoch, training):
+    """Check that each batch is split evenly, with the larger shares first."""
+    for share in shares:
+        # A rank has no sample of a last batch with fewer samples than ranks.
+        is_ragged = not training and len(expected_epoch[-1]) < len(shares)
+        assert len(share) == len(expected_epoch) or is_ragged
+    sizes_by_rank = [list(map(len, share)) for share in shares]
+    for sizes in zip_longest(*sizes_by_rank, fillvalue=0):
+        assert max(sizes) - min(sizes) <= 1
+        assert sizes[0] == max(sizes)
 
 
 def check_stages(arguments, stages, run=on_each_rank, **options):
@@ -344,8 +327,11 @@ def check_stages(arguments, stages, run=on_each_rank, **options):
         arguments_of_rank = split(arguments, stage.processes) | options
         ranks = run(load, arguments_of_rank, state, stage, processes=stage.processes)
         for index in range(stage.epochs):
-            loaded = join_shares([rank.epochs[index] for rank in ranks])
-            assert loaded == epochs[number][begin:]
+            shares = [rank.epochs[index] for rank in ranks]
+            assert join_shares(shares) == epochs[number][begin:]
+            if begin == 0:
+                assert list(map(len, shares)) == [rank.length for rank in ranks]
+                check_shares(shares, epochs[number], arguments["training"])
             number += 1
             begin = 0
         end = begin + stage.batches
@@ -363,7 +349,7 @@ def check_stages(arguments, stages, run=on_each_rank, **options):
 
 @st.composite
 def runs(draw):
-    arguments, (*numbers, last) = draw(loaders_for_ranks(3))
+    arguments, (*numbers, last) = draw(loaders_for_ranks())
     length = len(expected_epochs(arguments, 1)[0])
     begin = 0
     stages = []

@@ -108,7 +108,7 @@ def test_update_of_wrapped_model_reads_nothing(wrap):
     assert set(reads.names) <= {"untyped_storage"}
 
 
-NOT_ON_SHARDS = ["sgd", "momentum", "dampened", "nesterov", "adagrad", "adafactor", "rprop", "muon"]
+NOT_ON_SHARDS = ["sgd", "momentum", "nesterov", "adagrad", "adafactor", "rprop", "muon"]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -425,9 +425,7 @@ def recurrent(
 
 KINDS["LSTM"] = recurrent("LSTM")
 KINDS["GRU"] = recurrent("GRU")
-KINDS["RNN"] = recurrent("RNN")
 KINDS["LSTM, accumulated"] = recurrent("LSTM", "rmsprop", accumulation=3)
-KINDS["GRU, accumulated"] = recurrent("GRU", "rmsprop", accumulation=3)
 KINDS["GRU, bf16"] = recurrent("GRU", precision="bf16")
 KINDS["GRU that restarts"] = recurrent("GRU", "sgd", restarting_loss)
 KINDS["a tree as the carry"] = Kind(loss_fn=loss_with_tree, carry=TREE, accumulation=2)

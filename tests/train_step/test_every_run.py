@@ -161,7 +161,10 @@ def replace_groups(optimizer):
 
 @every_kind
 def test_groups_hold_the_learning_rates_of_each_update(kind):
-    """Of a skipped one too, and after a load. A group's tensor, or its first clone, stays in it."""
+    """Of a skipped one too, after a load, and if the program has written a number.
+
+    A group's tensor, or its first clone, stays in it.
+    """
     step = kind.build()
     tensors = [group["lr"] for group in groups_of(step)]
     peaks = [group["initial_lr"] for group in groups_of(step)]
@@ -174,7 +177,13 @@ def test_groups_hold_the_learning_rates_of_each_update(kind):
                 replace_groups(optimizer)
         if number == 7:
             step.set_peak([peak / 2 for peak in peaks])
+        if number == 8:
+            for group in groups_of(step):
+                group["lr"] = 0.5
+        lrs_before = [float(group["lr"]) for group in groups_of(step)]
         result = step(*micro_batches)
+        if number in (2, 5):
+            assert lrs_before == result.lr.tolist(), "the load has written them"
         lrs = [group["lr"] for group in groups_of(step)]
         assert list(map(float, lrs)) == result.lr.tolist()
         for lr, tensor in zip(lrs, tensors, strict=True):

@@ -1,8 +1,6 @@
 """With manual optimization, Lightning counts the updates of a `TrainStep` as its own.
 
-That loop, written as in Lightning's manual, calls the optimizer's `step` after some backward passes
-over the same batches. The tests compare everything that depends on Lightning's count: where the run
-ends, and which checkpoints it saves.
+Where the run ends, and which checkpoints it saves, depends on this count.
 """
 
 import os
@@ -15,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.profilers import SimpleProfiler
 from support.trainers.trainers import LIGHTNING_WARNING
 from torch.optim import AdamW
@@ -43,15 +40,18 @@ def dataset(rows):
 
 
 class Regression(lightning.LightningModule):
-    """Makes an update of every `accumulation` batches, in `update`.
+    """Makes an update of every `accumulation` batches.
 
     Args:
         accumulation: The number of batches of an update.
         optimizers: One for the whole model, or two, each for a layer.
         overflow_at: The batch whose loss is infinite, in fp16.
+        errors_at: The batches whose loss raises an error. The run continues.
     """
 
-    def __init__(self, accumulation=1, optimizers=1, overflow_at=None):
+    step: TrainStep
+
+    def __init__(self, accumulation=1, optimizers=1, overflow_at=None, errors_at=()):
         super().__init__()
         self.automatic_optimization = False
         torch.manual_seed(0)
@@ -61,6 +61,7 @@ class Regression(lightning.LightningModule):
         self.accumulation = accumulation
         self.has_two_optimizers = optimizers == 2
         self.overflow_at = overflow_at
+        self.errors_at = errors_at
         self.batches = []
         """Those of the next update."""
         self.counts = []
@@ -70,7 +71,14 @@ class Regression(lightning.LightningModule):
         layers = [self.net[0], self.net[2]] if self.has_two_optimizers else [self.net]
         return [AdamW(layer.parameters(), lr=0.01, fused=True) for layer in layers]
 
+    def on_fit_start(self):
+        precision = "fp32" if self.overflow_at is None else "fp16"
+        optimizers = self.optimizers()
+        self.step = TrainStep(self.net, optimizers, self.loss_of, CURVE, precision=precision)
+
     def loss_of(self, model, batch):
+        if len(self.counts) in self.errors_at:
+            raise ArithmeticError
         inputs, targets = batch
         loss = ((model(inputs) - targets) ** 2).mean()
         if len(self.counts) == self.overflow_at:
@@ -80,53 +88,10 @@ class Regression(lightning.LightningModule):
     def training_step(self, batch, batch_idx):
         self.batches.append(batch)
         if len(self.batches) == self.accumulation:
-            self.update()
+            with suppress(ArithmeticError):
+                self.step(*self.batches)
             self.batches = []
         self.counts.append(self.trainer.global_step)
-
-
-class LikeTheManual(Regression):
-    """An update as in Lightning's manual."""
-
-    def update(self):
-        optimizer = self.optimizers()
-        for batch in self.batches:
-            loss = self.loss_of(self.net, batch)
-            self.manual_backward(loss / self.accumulation)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-class WithTrainStep(Regression):
-    """An update of one `TrainStep` over all optimizers."""
-
-    steps: list[TrainStep]
-
-    def on_fit_start(self):
-        precision = "fp32" if self.overflow_at is None else "fp16"
-        optimizers = self.optimizers()
-        self.steps = [TrainStep(self.net, optimizers, self.loss_of, CURVE, precision=precision)]
-
-    def update(self):
-        for step in self.steps:
-            step(*self.batches)
-
-
-class WithErrors(WithTrainStep):
-    """Continues after an update whose batch has raised an error."""
-
-    def __init__(self, errors_at):
-        super().__init__()
-        self.errors_at = errors_at
-
-    def loss_of(self, model, batch):
-        if len(self.counts) in self.errors_at:
-            raise ArithmeticError
-        return super().loss_of(model, batch)
-
-    def update(self):
-        with suppress(ArithmeticError):
-            super().update()
 
 
 @dataclass(frozen=True)
@@ -159,39 +124,45 @@ def fit(module, save_every=2, **options):
         return Fit(sorted(os.listdir(folder)), trainer.global_step, module.counts)
 
 
+def expected_fit(updates, accumulation=1, save_every=2):
+    """Return the fit of a run in which each update counts once."""
+    saved = range(save_every, updates + 1, save_every)
+    batches = range(1, updates * accumulation + 1)
+    return Fit(
+        checkpoints=[f"step={count}.ckpt" for count in saved],
+        updates=updates,
+        counts=[batch // accumulation for batch in batches],
+    )
+
+
 @given(st.integers(1, 3), st.integers(1, 7), st.integers(1, 3))
 @settings(max_examples=8)
-def test_run_ends_and_saves_like_manual_loop(accumulation, updates, save_every):
-    module = WithTrainStep(accumulation)
+def test_run_ends_and_saves_after_its_updates(accumulation, updates, save_every):
+    module = Regression(accumulation)
     run = fit(module, save_every, max_steps=updates)
-    assert run == fit(LikeTheManual(accumulation), save_every, max_steps=updates)
-    assert run.updates == updates
-    assert module.steps[0].state_dict()["applied"] == updates
+    assert run == expected_fit(updates, accumulation, save_every)
+    assert module.step.state_dict()["applied"] == updates
 
 
-@pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")
 def test_skipped_fp16_update_counts():
-    module = WithTrainStep(overflow_at=2)
-    run = fit(module, max_steps=6)
-    fp16 = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
-    assert run == fit(LikeTheManual(overflow_at=2), max_steps=6, plugins=[fp16])
-    state = module.steps[0].state_dict()
+    module = Regression(overflow_at=2)
+    assert fit(module, max_steps=6) == expected_fit(6)
+    state = module.step.state_dict()
     assert state["skipped"] > 0
     assert state["applied"] + state["skipped"] == 6
 
 
 def test_update_of_several_optimizers_counts_once():
-    run = fit(WithTrainStep(optimizers=2), max_steps=6)
-    assert run == fit(LikeTheManual(), max_steps=6)
+    assert fit(Regression(optimizers=2), max_steps=6) == expected_fit(6)
 
 
 def test_failed_update_does_not_count():
     """Nor does it start an action in Lightning's profiler, which rejects to start one twice."""
     profiler = SimpleProfiler()
-    module = WithErrors(errors_at=(1, 3))
+    module = Regression(errors_at=(1, 3))
     run = fit(module, max_steps=4, profiler=profiler)
     assert run.counts == [1, 1, 2, 2, 3, 4]
     assert run.updates == 4
     assert len(profiler.recorded_durations["optimizer_step"]) == 4
-    module.steps[0](dataset(8).tensors)  # without the trainer
-    assert module.steps[0].state_dict()["applied"] == 5
+    module.step(dataset(8).tensors)  # without the trainer
+    assert module.step.state_dict()["applied"] == 5

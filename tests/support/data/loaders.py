@@ -7,7 +7,6 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from support.training.steps import through_file
 
 from torch_bridge import make_loader, prefetch
 
@@ -41,18 +40,6 @@ def build(arguments: Arguments, depth: int = 0, **more: Any) -> Any:
 
 def epoch(feed: Iterable[Any]) -> list[Any]:
     return [batch.tolist() for batch in feed]
-
-
-def saved_after(feed: Any, count: int) -> Any:
-    """Return the state after this many batches, over as many epochs as it takes."""
-    batches = iter(())
-    for _ in range(count):
-        try:
-            next(batches)
-        except StopIteration:
-            batches = iter(feed)
-            next(batches)
-    return through_file(feed.state_dict())
 
 
 # One process that plays all ranks.

@@ -108,10 +108,9 @@ class Kind:
         bad: Iterable[int] = (),
         values: Sequence[float] = (torch.nan, torch.inf),
         seed: int = 0,
-        device: str = "cpu",
     ) -> list[list[Batch]]:
         """Return the micro-batches of each update; bad updates have these values in turn."""
-        data = batches(count * self.accumulation, seed=seed, time=self.time, device=device)
+        data = batches(count * self.accumulation, seed=seed, time=self.time)
         updates = [
             data[start : start + self.accumulation]
             for start in range(0, len(data), self.accumulation)

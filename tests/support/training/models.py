@@ -46,8 +46,9 @@ class Recurrent(nn.Module):
         hidden, carry = self.cells(inputs, carry)
         return self.last(hidden), carry
 
-    def initial(self, rows: int = 4) -> Any:
-        state = torch.zeros(1, rows, 5)
+    def initial(self) -> Any:
+        """Return the state before a sequence, for batches of four rows."""
+        state = torch.zeros(1, 4, 5)
         if isinstance(self.cells, nn.LSTM):
             return state, state.clone()
         return state

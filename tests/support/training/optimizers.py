@@ -69,14 +69,16 @@ class NeedsTensor(torch.optim.SGD):
 
 
 class Foreign(torch.optim.Optimizer):
-    """Keeps a value under a name, as MADGRAD does, numbers, and tensors of different dtypes.
+    """Keeps values under a name, as MADGRAD does, and under a number that is not a parameter's.
 
-    Its first step adds an option to the groups, as that of apex's FusedAdam does.
+    It also keeps numbers, and tensors of different dtypes. Its first step adds an option to the
+    groups, as that of apex's FusedAdam does.
     """
 
     def __init__(self, parameters: Any, lr: float = 0.1) -> None:
         super().__init__(parameters, {"lr": lr, "decay": 0.25})
         self.state["k"] = torch.zeros(1, dtype=torch.int64)  # type: ignore[index]  (as MADGRAD does)
+        self.state[99] = {"calls": 0}  # type: ignore[index]
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:

@@ -3,13 +3,11 @@
 import copy
 import io
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from operator import call
 from typing import Any, cast
 
-import pytest
 import torch
-from support.training.models import Batch, Net, batches, mean_loss
+from support.training.models import Batch, Net, mean_loss
 from support.training.optimizers import make_optimizer
 from support.trees import assert_equal_trees
 from torch import nn
@@ -53,18 +51,6 @@ def make_step(
     if "count" in options:
         return CountingStep(model, optimizer, loss_fn, curve, **options)
     return TrainStep(model, optimizer, loss_fn, curve, **options)
-
-
-def is_refused(step: TrainStep) -> bool:
-    """Return True if the step asks for a state; then it neither makes an update nor saves."""
-    with suppress(RuntimeError):
-        step.state_dict()
-        return False
-    with pytest.raises(RuntimeError, match="load a checkpoint"):
-        step.state_dict()
-    with pytest.raises(RuntimeError, match="load a checkpoint"):
-        step(*batches(1))
-    return True
 
 
 def state_kept_by_skips(step: TrainStep) -> dict[str, Any]:

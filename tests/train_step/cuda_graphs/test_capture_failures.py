@@ -24,70 +24,46 @@ class OfTheUser(Exception):
 
 
 class FailingSums(graphs.Sums):
-    """Sums whose captures raise the error while it is in a list."""
+    """Sums whose captures raise an error while there is one."""
 
-    def __init__(self, *errors):
-        super().__init__()
-        self.errors = [*errors]
-        for _ in range(graphs.WARM_UPS):
-            self.graphs(BATCH)
+    error = None
 
     def __call__(self, micro_batches):
-        if self.runs >= graphs.WARM_UPS and self.errors:
-            raise self.errors[0]
+        if self.error is not None:
+            raise self.error
         return super().__call__(micro_batches)
 
 
-@pytest.fixture
-def at_end_of_capture(without_cuda, monkeypatch):
-    """Replace captures by nothing but a call with their pool at the end."""
-
-    def replace(end):
-        @contextmanager
-        def graph(graph, *, pool, **_):
-            try:
-                yield
-            finally:
-                end(pool)
-
-        monkeypatch.setattr(torch.cuda, "graph", graph)
-
-    return replace
-
-
 @pytest.mark.parametrize("ends_well", [True, False])
-def test_error_of_capture_has_a_note(ends_well, at_end_of_capture):
-    error = OfTheUser("mine")
-    sums = FailingSums(error)
+def test_error_of_capture_has_a_note(without_cuda, monkeypatch, ends_well):
+    """The next capture uses a new pool: torch rejects one in which a tensor still lives."""
+    pools = iter(range(9))
+    used_pools = []
 
-    def end(pool):
-        if sums.errors and not ends_well:
-            raise RuntimeError(PREVIOUS)
+    @contextmanager
+    def capture(graph, *, pool, **_):
+        try:
+            yield
+        finally:
+            used_pools.append(pool)
+            if sums.error is not None and not ends_well:
+                raise RuntimeError(PREVIOUS)
 
-    at_end_of_capture(end)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
+    sums = FailingSums()
+    for _ in range(graphs.WARM_UPS):
+        sums.graphs(BATCH)
+    sums.error = OfTheUser("mine")
     for _ in range(2):
         with pytest.raises((OfTheUser, RuntimeError)) as raised:
             sums.graphs(BATCH)
-        assert error in (raised.value, raised.value.__context__)
+        assert sums.error in (raised.value, raised.value.__context__)
         assert "cuda_graph=False" in "".join(raised.value.__notes__)
-    sums.errors.clear()
+    sums.error = None
     sums.graphs(BATCH)
     assert len(sums.graphs.captured) == 1
-
-
-def test_pool_of_failed_capture_is_not_reused(at_end_of_capture, monkeypatch):
-    """A tensor may still live in it: torch's allocator then rejects the pool."""
-    pools = iter(range(100))
-    used = []
-    at_end_of_capture(used.append)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(pools))
-    sums = FailingSums(RuntimeError("no"))
-    with pytest.raises(RuntimeError):
-        sums.graphs(BATCH)
-    sums.errors.clear()
-    sums.graphs(BATCH)
-    sums.graphs([*BATCH, *BATCH] * 2)
-    assert len(used) == len(set(used)) == 2
+    assert used_pools == [0, 1, 2]
 
 
 class RecordedStream:

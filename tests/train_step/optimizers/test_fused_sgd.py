@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.training.models import Net, batches
+from support.training.models import Net
 from support.training.steps import make_step
 from support.wrong import wrong
 from torch.nn import Parameter, ParameterList
@@ -32,27 +32,6 @@ def test_dampening():
     model = Net()
     optimizer = SGD(model.parameters(), lr=0.25, momentum=0.5, dampening=0.5, fused=True)
     make_step(model=model, optimizer=optimizer)
-
-
-def test_momentum_of_a_parameter_that_joins_later():
-    """It starts at zeros, because the kernel takes the momentum of all parameters or of none."""
-    model = Net()
-    bias = model.last.bias
-    bias.requires_grad_(False)
-    step = make_step("nesterov", model)
-    first, second = batches(2)
-    step(first)
-
-    bias.requires_grad_(True)
-    gradients = []
-
-    def keep(gradient):
-        gradients.append(gradient.clone())
-
-    bias.register_hook(keep)
-    step(second)
-    momentum = step.optimizer.state[bias]["momentum_buffer"]
-    assert momentum.abs().tolist() == gradients[0].abs().tolist()
 
 
 def test_momentum_of_a_parameter_that_joins_an_unfused_group():

@@ -9,6 +9,7 @@ from support.examples import examples
 from support.training.kind import Kind
 from support.training.models import batches, nonfinite
 from support.training.optimizers import ADAGRAD_RECREATES_STATES, FUSED, by_layer
+from support.training.reads import Reads
 from support.trees import assert_equal_trees
 
 
@@ -25,15 +26,17 @@ class Change:
     """A change before an update."""
 
     action: str
-    """`fused` or `not fused` of these groups, or `clear` the states."""
+    """The new setting of these groups, or `clear` the states."""
     groups: list[int]
     is_bad: bool
     """The update is skipped."""
 
 
+SETTINGS = {"fused": True, "not fused": False, "default": None}
+
 changes = st.builds(
     Change,
-    action=st.sampled_from(["not fused", "fused", "fused", "clear"]),
+    action=st.sampled_from(["fused", "fused", *SETTINGS, "clear"]),
     groups=st.sampled_from([[0], [1], [0, 1]]),
     is_bad=st.booleans(),
 )
@@ -45,14 +48,14 @@ def apply_change(change, name, optimizer):
             optimizer.state.clear()
         return
     for index in change.groups:
-        optimizer.param_groups[index]["fused"] = change.action == "fused"
+        optimizer.param_groups[index]["fused"] = SETTINGS[change.action]
 
 
 @pytest.mark.parametrize("name", FUSED)
 @examples(8)
 @given(st.lists(changes, min_size=8, max_size=12))
 def test_changes_between_updates_take_effect(name, changes):
-    """The first momentum may come after any of them."""
+    """The first momentum may come after any of them. Nothing is read if all groups are fused."""
     kind = Kind(by_layer(name))
     step = kind.build()
     by_hand = kind.by_hand()
@@ -62,7 +65,11 @@ def test_changes_between_updates_take_effect(name, changes):
         apply_change(change, name, reference)
         if change.is_bad:
             batch = nonfinite(batch)
-        assert_equal_trees(tuple(step(batch)), by_hand.update([batch]))
+        with Reads() as reads:
+            result = step(batch)
+        is_fused = all(group["fused"] for group in step.optimizer.param_groups)
+        assert (reads.names == []) == is_fused
+        assert_equal_trees(tuple(result), by_hand.update([batch]))
         assert_equal_trees(step.model.state_dict(), by_hand.model.state_dict())
         if not change.is_bad:  # a skipped step may have created states, as zeros
             assert_equal_trees(states_of(step.optimizer), states_of(reference))

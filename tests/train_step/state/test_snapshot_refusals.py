@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from support.training.models import Net, batches, counting_loss
+from support.training.optimizers import Foreign
 from support.training.steps import make_step, train
 from support.trees import assert_equal_trees
 from support.wrong import raises
@@ -17,17 +18,6 @@ from plateau_jax import CurveWarning, PlateauCurve
 def check_rejected(step, state, part, **options):
     with raises(ValueError, part, unchanged=[step]):
         step.load_state_dict(state, **options)
-
-
-def check_rejected_by_torch(step, state, part, **options):
-    """Check that torch rejects the state, and that the step then asks for a sound one."""
-    before = step.state_dict()
-    with raises(RuntimeError, part):
-        step.load_state_dict(state, **options)
-    with raises(RuntimeError, "load a checkpoint"):
-        step(*batches(1))
-    step.load_state_dict(before)
-    assert_equal_trees(step.state_dict(), before)
 
 
 # States of different runs. `clocks/test_states` has those of other curves and clocks.
@@ -66,26 +56,6 @@ def test_neither_of_two_runs_loads_the_state_of_the_other(build, build_other, pa
 # Damaged states.
 
 
-def check_damage(keys, value, check, part):
-    """Check that a step rejects a state with a wrong value, and makes the next update."""
-    build = KINDS["adamw"].build
-    step = build()
-    reference = build()
-    saving = build()
-    train(saving, batches(3, seed=1))
-    (batch,) = batches(1)
-    assert_equal_trees(step(batch), reference(batch))
-    state = saving.state_dict()
-    *outer_keys, last_key = keys
-    entries = state
-    for key in outer_keys:
-        entries = entries[key]
-    entries[last_key] = value
-    for strict in (True, False):
-        check(step, state, part, strict=strict)
-    assert_equal_trees(step(batch), reference(batch))
-
-
 THREE_BYTES = torch.zeros(3, dtype=torch.uint8)
 
 
@@ -109,11 +79,34 @@ THREE_BYTES = torch.zeros(3, dtype=torch.uint8)
     ],
 )
 def test_wrong_value_in_a_state(keys, value, part):
-    check_damage(keys, value, check_rejected, part)
+    """The step then makes the next update."""
+    build = KINDS["adamw"].build
+    step = build()
+    reference = build()
+    saving = build()
+    train(saving, batches(3, seed=1))
+    (batch,) = batches(1)
+    assert_equal_trees(step(batch), reference(batch))
+    state = saving.state_dict()
+    *outer_keys, last_key = keys
+    entries = state
+    for key in outer_keys:
+        entries = entries[key]
+    entries[last_key] = value
+    for strict in (True, False):
+        check_rejected(step, state, part, strict=strict)
+    assert_equal_trees(step(batch), reference(batch))
 
 
-def test_model_without_entries():
-    check_damage(["model"], {}, check_rejected_by_torch, "Missing key(s)")
+def test_step_asks_for_a_state_if_torch_rejects_one():
+    step = make_step()
+    before = step.state_dict()
+    with raises(RuntimeError, "Missing key(s)"):
+        step.load_state_dict({**before, "model": {}})
+    with raises(RuntimeError, "load a checkpoint"):
+        step(*batches(1))
+    step.load_state_dict(before)
+    assert_equal_trees(step.state_dict(), before)
 
 
 @pytest.mark.parametrize("scale", [None, [torch.tensor(0.0), torch.tensor(1)]])
@@ -135,29 +128,12 @@ def test_dampening_that_fused_sgd_rejects():
     train(step, batches(1))
 
 
-class OtherSGD(torch.optim.Optimizer):
-    """An optimizer of another library, with torch's options and a number as a key of its state."""
-
-    def __init__(self, params):
-        super().__init__(params, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5, "fused": True})
-        self.state[99] = {"calls": 0}
-
-    def step(self, closure=None):
-        with torch.no_grad():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    parameter -= group["lr"] * parameter.grad
-
-
-def test_state_of_another_library_is_left_to_it():
-    steps = []
-    for _ in range(2):
-        model = Net()
-        steps.append(make_step(model=model, optimizer=OtherSGD(model.parameters())))
-    saved, step = steps
-    train(saved, batches(2))
-    step.load_state_dict(saved.state_dict())
-    assert_equal_trees(step.state_dict(), saved.state_dict())
+def test_dampening_of_another_library_is_left_to_it():
+    model = Net()
+    optimizer = Foreign(model.parameters())
+    optimizer.param_groups[0].update(momentum=0.9, dampening=0.5, fused=True)
+    step = make_step(model=model, optimizer=optimizer)
+    step.load_state_dict(step.state_dict())
 
 
 def test_load_warns_of_a_peak_set_before_the_first_update():
