@@ -21,8 +21,8 @@ class CurveWarning(UserWarning):
     """A warning about a likely mistake.
 
     The message says what is suspicious, and what to write instead. It points at the line of the
-    user's call; inside a trainer, at the trainer's line. Each curve or scheduler warns once.
-    Python's own filters turn it off:
+    user's call; inside a trainer, at the trainer's line. A curve gives each of its warnings once,
+    when it is built. Python's own filters turn them off:
 
     >>> import warnings
     >>> from plateau_jax import CurveWarning, PlateauCurve

@@ -145,7 +145,7 @@ def _metric_number(metric: Any) -> np.float32:
 # Saved positions.
 #
 # Each number is saved once, so that none can contradict another. A program that edits the number of
-# updates in a state moves the run along its curve, as in a state of torch.
+# updates in a state moves the run along its curve, as in a state of torch, unless it counts data.
 
 
 def dump_position(clock: CheckedClock, position: Position) -> dict[str, Any]:
@@ -164,28 +164,24 @@ def dump_position(clock: CheckedClock, position: Position) -> dict[str, Any]:
     return {"offset": position.step - max(position.updates, 0), "consumed": None, "hold": hold}
 
 
-def read_position(
-    state: Mapping[str, Any], counter: str, least_updates: int, unit: int | None
-) -> Position:
+def read_position(state: Mapping[str, Any], updates: int, unit: int | None) -> Position:
     """Read the position in a state, without the states of its rules.
 
     Args:
         state: Has the entries of `dump_position`.
-        counter: The entry with the number of updates.
-        least_updates: The least possible number.
+        updates: The number of updates, at least -1.
         unit: The unit of the clock that the state was saved with.
 
     Raises:
         ValueError: A number is impossible, or a different version saved the state.
     """
-    updates = checks.at_least(counter, state[counter], least_updates)
     rest = 0
     unused = "consumed" if unit is None else "offset"
     if state.get(unused) is not None:
         raise ValueError(f"state_dict has {unused} = {checks.short_repr(state[unused])}, not None")
     if unit is None:
-        step = max(updates, 0) + checks.integer("offset", state["offset"])
-        checks.at_least(f"{counter} + offset", step, 0)
+        begun = max(updates, 0)
+        step = begun + checks.at_least("offset", state["offset"], -begun)
     else:
         consumed = checks.in_range("consumed", state["consumed"], 0, MAX_CONSUMED)
         step, rest = divmod(consumed, checks.at_least("unit", unit, 1))

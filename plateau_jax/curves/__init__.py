@@ -19,5 +19,5 @@ To add a kind of curve:
    `support/golden/curves.py`, and run `python -m support.golden.write`. A kind that is not derived
    from other curves also needs a case in `curves/test_same_until.py`.
 4. Document it in `Curve.from_dict` and in `docs/configuration.md`. If users call it by name, the
-   name also goes where public names go, and into `docs/curves.md`.
+   name also goes where CONTRIBUTING says for public names, and into `docs/curves.md`.
 """

@@ -238,7 +238,7 @@ def place_plateaus(
     if sum(plateau.length for plateau in placed) >= after_warmup:
         rest = f"must leave at least one of the {after_warmup} steps after the warmup to decay"
         advice = "for a curve that never decays use StagedCurve"
-        raise ValueError(Message("plateaus", f" {rest}; {advice}"))
+        raise ValueError(Message(placed[-1].path[:1], f" {rest}; {advice}"))
     return [(plateau.begin, plateau.length) for plateau in placed]
 
 

@@ -37,7 +37,7 @@ def curve_from_dict(cls: type[Any], description: Any, path: Path = ()) -> Any:
         mismatch = f"these are the arguments of a {curve_class.__name__}, not of a {cls.__name__}"
         raise ValueError(Message((), mismatch).within(path))
     for name in NESTED:
-        if isinstance(values.get(name), Mapping):
+        if name in values and type(values[name]) not in CURVE_CLASSES.values():
             values[name] = curve_from_dict(object, values[name], (*path, name))
     return build(curve_class, values, path)
 

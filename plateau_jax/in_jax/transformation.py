@@ -31,7 +31,7 @@ class ScaleByCurveState(NamedTuple):
     """The state of `scale_by_curve`: arrays without dimensions.
 
     >>> from plateau_jax import PlateauCurve
-    >>> scale_by_curve(PlateauCurve(10, init_lr_ratio=1.0), 0.5).init({})
+    >>> scale_by_curve(PlateauCurve(10), 0.5).init({})
     ScaleByCurveState(curve_step=Array(0, dtype=int32), rest=None, hold=(),
     learning_rate=Array(0.5, dtype=float32))
     """

@@ -16,24 +16,20 @@ _TRAIN_LONGER = (
 
 
 class StateOwner(NamedTuple):
-    """Whose state is resumed: its names in messages, its counter, and if a peak may differ."""
+    """Whose state is resumed: its names in messages, and if a base may differ."""
 
     subject: str = "state_dict"
     """The subject of the error."""
     override: str = "pass strict=False to load_state_dict"
     """How to resume all the same."""
     base_noun: str = "peak"
-    """The noun for a peak; a different one for options other than the learning rate."""
+    """The noun in messages: "base" for options other than the learning rate."""
     base_setter: str = ""
-    """The method that changes the saved peak; empty if the run continues with the program's."""
-    counter: str = "updates"
-    """The entry of the state with the number of updates."""
-    least_updates: int = 0
-    """The least number of updates; -1 if a scheduler may wait for its turn in a `SequentialLR`."""
+    """The method that changes the saved base; empty if the run continues with the program's."""
 
     @property
     def keeps_saved_base(self) -> bool:
-        """True if the run continues with the saved peak, so that a different one only warns."""
+        """True if the run continues with the saved base, so that a different one only warns."""
         return bool(self.base_setter)
 
 

@@ -31,6 +31,7 @@ class ResumedRun(NamedTuple):
 
 def resume(
     state: Mapping[str, Any],
+    updates: int,
     now: Sequence[Record],
     clock: CheckedClock,
     owner: StateOwner,
@@ -42,8 +43,10 @@ def resume(
     A clock that differs from the saved one starts afresh at the saved step.
 
     Args:
-        state: A state with `owner.counter`, the entries of `dump_position`, and `records`; or with
-            `peaks` in place of `records`, if a scheduler without a curve saved it.
+        state: A state with the entries of `dump_position` and `records`; or with `peaks` in place
+            of `records`, if a scheduler without a curve saved it.
+        updates: The number of updates in the state; -1 if a scheduler waits for its turn in a
+            `SequentialLR`.
         now: The record of each parameter group. A state may have fewer: those of the first ones.
         clock: The clock of all of them.
         owner: Whose state it is.
@@ -72,7 +75,7 @@ def resume(
         unit = cast("dict[str, Any]", saved_clock)["unit"]
     has_rules = isinstance(saved_clock, list)
     is_same = not clocks_differ(saved_clock, clock.to_plain())
-    position = read_position(state, owner.counter, owner.least_updates, unit)
+    position = read_position(state, updates, unit)
     warnings = compare_runs(
         records,
         now,

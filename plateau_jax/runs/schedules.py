@@ -1,4 +1,4 @@
-"""The schedules of parameter groups, whose values are computed for many steps at once."""
+"""The schedules of parameter groups, which compute values for many steps at once."""
 
 from collections.abc import Sequence
 from typing import Any

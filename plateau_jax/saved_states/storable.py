@@ -23,14 +23,14 @@ class Storable:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the kind and all arguments as plain JSON values."""
-        values: dict[str, Any] = {"kind": self._kind, **self.__getstate__()}
-        for name, value in values.items():
-            if isinstance(value, Storable):
-                values[name] = value.to_dict()
-        return values
+        arguments = {
+            name: value.to_dict() if isinstance(value, Storable) else value
+            for name, value in self.__getstate__().items()
+        }
+        return {"kind": self._kind, **arguments}
 
-    # Pickles and copies contain only the arguments, with lists in place of named tuples, so that
-    # `torch.load(weights_only=True)` needs to allow no other class.
+    # Pickles and copies contain only the arguments, with lists in place of tuples, which may be
+    # named ones: `torch.load(weights_only=True)` needs to allow no other class.
     def __getstate__(self) -> dict[str, Any]:
         names = [item.name for item in fields(cast("Any", self))]
         return {name: _with_lists(getattr(self, name)) for name in names}

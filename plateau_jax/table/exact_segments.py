@@ -123,7 +123,7 @@ def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
 def differences(
     segments: Sequence[ExactSegment], others: Sequence[ExactSegment]
 ) -> Iterator[tuple[int, int | None]]:
-    """Yield (first step, first step after it) of each run of steps with different segments."""
+    """Yield (first step, first step after it) of each interval with different segments."""
     by_begin = dict(_normal_forms(segments))
     others_by_begin = dict(_normal_forms(others))
     form = None
@@ -137,10 +137,10 @@ def differences(
 
 
 def _normal_forms(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:
-    """Yield (first step, normal form) of each run of steps: a level, or a segment that moves.
+    """Yield (first step, normal form) of each interval: a level, or a segment that moves.
 
     At its first step a moving segment is at its start level, whatever its length and shape. So this
-    step is a separate run at that level, and two curves that move differently from step s on still
+    step is an interval of its own, and two curves that move differently from step s on still
     agree at s:
 
         cosine from 1 at step 10  →  (10, 1), (11, the segment)

@@ -182,6 +182,12 @@ ARGUMENTS = [
         "plateaus must leave at least one of the 90",
         "StagedCurve",
     ),
+    Wrong(
+        {"absolute_plateaus": [(0, 100)]},
+        ValueError,
+        "absolute_plateaus must leave at least one of the 100",
+        "StagedCurve",
+    ),
     # Stages.
     Wrong({"stages": [("Rest",)]}, TypeError, "stages[0].steps = 'Rest'", "the word 'rest'; a"),
     Wrong({"stages": [(-1, 0.5)]}, ValueError, "stages[0].steps = -1", in_range(0, MAX_STEP)),
@@ -245,7 +251,7 @@ UNKNOWN_KIND = (
     ("arguments", "error", "beginning"),
     [
         ([], TypeError, f"arguments = [] {A_MAPPING}"),
-        ({**COOLDOWN, "curve": 5}, TypeError, "curve = 5 must be a Curve"),
+        ({**COOLDOWN, "curve": 5}, TypeError, f"curve = 5 {A_MAPPING}"),
         (
             {
                 "kind": "then",

@@ -189,11 +189,18 @@ def test_copies_do_not_warn_again(route):
 # Pickles that were written by somebody else.
 
 
+def crafted(value, field, wrong):
+    copied = copy.deepcopy(value)
+    object.__setattr__(copied, field, wrong)
+    return copied
+
+
 @pytest.mark.parametrize(
     ("value", "field", "wrong", "error"),
     [
         (PlateauCurve(9), "total_steps", -5, ValueError),
         (PlateauCurve(9).cooldown(3, 4), "curve", {"total_steps": 0}, TypeError),
+        (PlateauCurve(9).part(1), "curve", crafted(PlateauCurve(9), "total_steps", -5), ValueError),
         (StagedCurve([(9, 1.0)]), "stages", ((5, 2.0),), ValueError),
         (BatchPlan([(0, 8)]), "pairs", ((0, 8), (0, 8)), ValueError),
         (DataClock(8), "unit", 0, ValueError),
@@ -205,12 +212,11 @@ def test_copies_do_not_warn_again(route):
     ],
 )
 def test_crafted_pickle_is_rejected(value, field, wrong, error):
-    crafted = copy.deepcopy(value)
-    object.__setattr__(crafted, field, wrong)
+    value = crafted(value, field, wrong)
     with pytest.raises(error):
-        by_pickle(crafted)
+        by_pickle(value)
     with pytest.raises(error):
-        by_weights(crafted)
+        by_weights(value)
 
 
 def test_pickled_curve_names_only_classes_of_curves():

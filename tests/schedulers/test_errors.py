@@ -174,9 +174,10 @@ def test_state_of_torch_without_a_peak(scheduler):
     scheduler.rejects(one_cycle.state_dict(), "base_lrs are not the peaks", *instead)
 
 
-def test_state_without_a_counter(scheduler):
+@pytest.mark.parametrize("state", [{"base_lrs": [0.1]}, {"_schedulers": []}])
+def test_state_without_a_counter(scheduler, state):
     part = "not the state of a scheduler: it has no 'last_epoch'"
-    scheduler.rejects({"base_lrs": [0.1]}, part)
+    scheduler.rejects(state, part)
 
 
 def test_state_of_two_schedulers(scheduler):

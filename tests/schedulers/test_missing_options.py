@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 from support.schedulers.runs import learning_rate
-from support.wrong import wrong
+from support.wrong import raises, wrong
 from torch.optim import Optimizer
 
 from plateau_jax import StagedCurve
-from torch_bridge import follow
+from torch_bridge import follow, lambda_lr
 
 RISING = StagedCurve([(10, 1.0)], start=0.5)
 FALLING = StagedCurve([(8, 0.0, "linear")], start=1.0)
@@ -48,7 +48,7 @@ def momenta(optimizer):
 
 def resumed(optimizer, follower):
     fresh = MuonWithAdam(0.5, None, 0.25)
-    new = follow(fresh, "momentum", [RISING, None, FALLING])
+    new = follow(fresh, "momentum", (RISING, None, FALLING))
     new.load_state_dict(follower.state_dict())
     fresh.load_state_dict(optimizer.state_dict())
     return fresh, new
@@ -95,6 +95,12 @@ def optimizer():
 @pytest.mark.parametrize("curve", [RISING, [RISING, FALLING]])
 def test_curve_of_a_group_without_the_option(optimizer, curve):
     follow(optimizer, "momentum", curve)
+
+
+def test_group_without_a_learning_rate(optimizer):
+    del optimizer.param_groups[1]["lr"]
+    with raises(ValueError, match=r"param_groups\[1\] has no lr$"):
+        lambda_lr(optimizer, RISING)
 
 
 @wrong(ValueError, "param_groups[2] has no momentum: its curve must be None")

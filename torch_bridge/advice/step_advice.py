@@ -7,7 +7,8 @@ Each is given before an update:
     update 57     the scheduler has made at least 1.5 times as many steps
     update 168    it has made at most a tenth as many, although more would have changed a value; or
                   the unit is so large that the curve stays where all learning rates are 0
-    every 32nd    the step is far past the end (`end_message` has the rule), once
+    every 32nd    the step is far past the end (`end_message` has the rule), once; never if it was
+                  past the end when the count began
 
 Updates are counted from when the scheduler was built, moved or loaded, or its peaks were set.
 While a different scheduler has written the groups, no warning is given. Updates of a compiled
@@ -88,7 +89,7 @@ class StepAdvice:
 
         Args:
             scheduler: A `lambda_lr` or a `follow`.
-            schedules: Those as of its last step, without later changes by the program.
+            schedules: Its schedules as of its last step, without later changes by the program.
             is_in_charge: Returns True if no other scheduler has written the groups since.
         """
         updates = self._updates

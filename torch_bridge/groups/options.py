@@ -114,7 +114,8 @@ class GroupOption(NamedTuple):
     def checked_value(self, index: int, group: dict[str, Any]) -> Any:
         """Return a group's value, or raise a ValueError that names the group."""
         if not self.is_in(group):
-            raise ValueError(f"param_groups[{index}] has no {self}: its curve must be None")
+            remedy = "" if self.name == "lr" else ": its curve must be None"
+            raise ValueError(f"param_groups[{index}] has no {self}{remedy}")
         return self.read(group)
 
     def replace(self, group: dict[str, Any], value: Any) -> None:

@@ -69,8 +69,6 @@ class follow(GroupScheduler):
     _owner = StateOwner(
         base_noun="base",
         base_setter="follower.set_base_value",
-        counter="last_epoch",
-        least_updates=-1,
     )
 
     def __init__(

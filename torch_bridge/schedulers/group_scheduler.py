@@ -28,6 +28,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import resume
+from plateau_jax.runs.schedules import Schedules
 from plateau_jax.saved_states.formats import check_bool, reading_state_of
 from torch_bridge.advice.step_advice import StepAdvice, seems_loaded
 from torch_bridge.advice.value_advice import message_at_build, value_message, warn_of_factors
@@ -59,8 +60,8 @@ class GroupScheduler(LRScheduler):
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
         groups = ScheduledGroups(optimizer, option, curve)
         self._groups = groups
-        known, schedules = groups.members
-        curves = schedules.curves
+        found = Members([*groups.present()], Schedules(groups.curves, groups.bases))
+        curves = groups.curves
         if groups.curve is not None:  # also if there are no groups
             curves = [groups.curve]
         self._clock = check_clock(clock, curves)
@@ -72,14 +73,14 @@ class GroupScheduler(LRScheduler):
         differ from the program's without a warning."""
         self._advice: StepAdvice | None = None
 
-        warn_of_factors(option, known)
+        warn_of_factors(option, found.groups)
         message, was_loaded = "", False
         if advise:
             message = message_at_build(
-                optimizer, option, self.curve_step, known, schedules.curves, schedules.bases
+                optimizer, option, self.curve_step, found.groups, groups.curves, groups.bases
             )
             was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
-        groups.claim(self.curve_step)
+        groups.accept(found, self.curve_step, writes=False)
         if option.name == "lr" and _has_plain_step(optimizer):
             LRScheduler.__init__(self, optimizer, last_epoch)
         else:
@@ -276,7 +277,7 @@ class GroupScheduler(LRScheduler):
         return self._groups.members.schedules.values_at(self.curve_step)[:]
 
     def get_last_lr(self) -> list[Any]:
-        """Return the values that this scheduler wrote last, in the order of the groups."""
+        """Return what this scheduler wrote last, in the order that the groups had then."""
         return self._last_lr
 
     # Steps.
@@ -359,7 +360,8 @@ class GroupScheduler(LRScheduler):
                 is_added = self.last_epoch > 0 and groups.place_of(group) is None
                 if state["peak_was_set"] or is_rollback or is_added:
                     now[index] = now[index]._replace(peak_value=None)
-            resumed = resume(state, now, self._clock, self._owner, strict=strict)
+            updates = checks.at_least("last_epoch", state["last_epoch"], -1)
+            resumed = resume(state, updates, now, self._clock, self._owner, strict=strict)
         for message in resumed.warnings:
             warn(message)
         self._sync_groups(warns=False)

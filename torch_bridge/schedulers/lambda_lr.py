@@ -51,9 +51,9 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
     Args:
         optimizer: Any torch optimizer.
-        curve: One curve for all parameter groups, or a sequence with one for each. For trainers
-            that build a scheduler from text, one curve may be a mapping that `Curve.from_dict`
-            reads.
+        curve: One curve for all parameter groups, or a sequence with one for each. A single curve
+            may also be given as a mapping that `Curve.from_dict` reads, in trainers that build a
+            scheduler from text.
         last_epoch: Index of the last finished update. To begin at step n, pass n - 1, as in torch;
             the attribute is then n.
         strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
@@ -68,7 +68,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         curves: The curve of each group.
         curve_step: The step of the curve that gives the learning rates of the next update;
             `last_epoch` counts the calls of `step`.
-        consumed: With a `DataClock`, the sum of the counts of all updates.
+        consumed: The sum of the counts of all updates; without a `DataClock`, their number.
         count: The samples or tokens that the next `step()` counts if you call it without `count`.
             That step resets it to None. Set it on this scheduler, not on one that wraps it.
         strict: The default of `strict` in `load_state_dict`.
@@ -105,8 +105,6 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
     _owner = StateOwner(
         override="pass strict=False to load_state_dict, or to lambda_lr if a trainer loads",
         base_setter="scheduler.set_peak",
-        counter="last_epoch",
-        least_updates=-1,
     )
 
     def __init__(

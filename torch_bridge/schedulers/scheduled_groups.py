@@ -61,7 +61,7 @@ class ScheduledGroups:
         """True if groups without the option are ignored."""
         if isinstance(given, Curve):
             self.curve = given
-        elif option.name != "lr" and isinstance(curve, list | tuple) and None in curve:
+        elif option.name != "lr" and isinstance(curve, Sequence) and _has_none(curve):
             self._skips_groups = True
             given = curves_of_groups_with(option, groups, curve)
         known = [*self.present()]
@@ -71,7 +71,7 @@ class ScheduledGroups:
             option.base_of(index, group) for index, group in zip(self.indices(), known, strict=True)
         ]
         """Torch's `base_lrs`: the base of each group, in a list that programs may change."""
-        self.members = Members(known, Schedules(self.curves, self.bases))
+        self.members = Members([], Schedules([], []))
         """The groups, curves and bases as of the last call of `accept`."""
         self.last: list[Any] = []
         """The value that the scheduler wrote last into each group."""
@@ -152,22 +152,11 @@ class ScheduledGroups:
             return False
         return self.are_known(self.present())
 
-    def claim(self, step: int) -> None:
-        """Keep the bases in the groups, and give each its own tensor, when a scheduler is built.
-
-        Its first values are those of a step of the curve; nothing is written yet.
-        """
-        groups, schedules = self.members
-        self.last = schedules.values_at(step)[:]
-        for group, base in zip(groups, self.bases, strict=True):
-            self.option.separate_tensor(group)
-            group[self.option.base_key] = base
-
     def accept(self, members: Members, step: int, *, writes: bool) -> None:
         """Follow these groups from now on.
 
         Args:
-            members: The result of `read_members`.
+            members: The result of `read_members`, or all groups when a scheduler is built.
             step: The step of the curve that gives the next values.
             writes: True to write the values of this step into new groups.
         """
@@ -266,3 +255,7 @@ class ScheduledGroups:
         # A copied optimizer has lost its attributes.
         groups._written = written_values(self.optimizer, self._written)
         return groups
+
+
+def _has_none(values: Sequence[Any]) -> bool:
+    return any(value is None for value in values)  # `in` would raise an error for text

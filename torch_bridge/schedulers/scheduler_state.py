@@ -74,7 +74,7 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
         return saved
     updates: Any = state.get("last_epoch")  # a ChainedScheduler has none
     first = state
-    while "_schedulers" in first:
+    while first.get("_schedulers"):
         first = first["_schedulers"][0]
         if updates is None:
             updates = first.get("last_epoch")

@@ -111,7 +111,6 @@ TRAIN_STEP_FORMAT = Format(
 _OWNER = StateOwner(
     override="pass strict=False to load_state_dict, or to TrainStep if Checkpoints loads",
     base_setter="train_step.set_peak",
-    counter="applied",
 )
 
 PER_RANK_ENTRIES = ("random", "carry")
@@ -203,7 +202,7 @@ class StepState:
             ValueError: See `TrainStep.load_state_dict`.
         """
         clock = self._clock
-        checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
+        applied = checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
         checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
         check_bool("peak_was_set", state["peak_was_set"])
         now = records_of(clock.curves, clock.peaks, clock.settings)
@@ -211,7 +210,7 @@ class StepState:
         is_rollback = self.peak_was_set and clock.read_counters().applied > 0
         if state["peak_was_set"] or is_rollback:
             now = [record._replace(peak_value=None) for record in now]
-        resumed = resume(state, now, clock.settings, _OWNER, strict=strict)
+        resumed = resume(state, applied, now, clock.settings, _OWNER, strict=strict)
         if len(resumed.bases) != len(now):
             raise ValueError(
                 f"state_dict was saved with {len(resumed.bases)} parameter groups, and there are "
