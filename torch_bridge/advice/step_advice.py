@@ -16,7 +16,6 @@ optimizer, or of one without hooks, are not counted.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
+from plateau_jax.clocks.clock import CheckedClock
 from plateau_jax.clocks.position import Position
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.record import shortest_decimal
@@ -51,7 +51,9 @@ class StepAdvice:
     """The warnings of one scheduler.
 
     Args:
-        position: Where the scheduler starts.
+        optimizer: Its optimizer.
+        clock: Its clock.
+        position: Where it starts.
         value_message: The warning before update 0, or "".
         was_loaded: True if the optimizer seems to have been loaded before the scheduler was built.
         counts_steps: False to give only the warning before update 0.
@@ -59,12 +61,16 @@ class StepAdvice:
 
     def __init__(
         self,
+        optimizer: Optimizer,
+        clock: CheckedClock,
         position: Position,
         *,
         value_message: str,
         was_loaded: bool,
         counts_steps: bool,
     ) -> None:
+        self._optimizer = optimizer
+        self._clock = clock
         self.restart(position)
         self._value_message = value_message
         self._was_loaded = was_loaded
@@ -83,12 +89,12 @@ class StepAdvice:
         self._was_loaded = self._began.updates <= 0
 
     def before_update(
-        self, scheduler: Any, schedules: Schedules, is_in_charge: Callable[[], bool]
+        self, position: Position, schedules: Schedules, is_in_charge: Callable[[], bool]
     ) -> None:
         """Count an update, and give the warning that is due before it.
 
         Args:
-            scheduler: A `lambda_lr` or a `follow`.
+            position: Where the scheduler is.
             schedules: Its schedules as of its last step, without later changes by the program.
             is_in_charge: Returns True if no other scheduler has written the groups since.
         """
@@ -99,37 +105,33 @@ class StepAdvice:
             return
         if _is_capturing():
             return
-        message = self._message(scheduler, schedules, updates)
+        message = self._message(position, schedules, updates)
         if message and is_in_charge():
             self._has_warned_of_end |= checks_end
             warn(message)
 
-    def _message(self, scheduler: Any, schedules: Schedules, updates: int) -> str:
+    def _message(self, position: Position, schedules: Schedules, updates: int) -> str:
         """Return the warning that is due before an update, or ""."""
-        if updates == 0 and scheduler.last_epoch == self._began.updates:
+        if updates == 0 and position.updates == self._began.updates:
             return self._value_message
-        if not self._counts_steps or scheduler.last_epoch < 0:
+        if not self._counts_steps or position.updates < 0:
             return ""
-        if updates == 1 and self._was_loaded and scheduler.last_epoch <= 1:
-            return _load_message(scheduler, schedules.bases)
+        if updates == 1 and self._was_loaded and position.updates <= 1:
+            return self._load_message(schedules.bases)
         if updates <= 1 or not any(schedules.bases):
             return ""
         if updates == _TOO_MANY_CHECK:
-            return self._too_many_steps_message(scheduler, updates)
+            return self._too_many_steps_message(position, updates)
         if updates == _TOO_FEW_CHECK:
-            return self._too_few_steps_message(scheduler, schedules.curves, updates)
+            return self._too_few_steps_message(position, schedules, updates)
         if self._has_warned_of_end or is_past_end(schedules.curves, self._began.step):
             return ""
         return end_message(
-            schedules.curves,
-            scheduler.unit,
-            scheduler.curve_step,
-            scheduler.last_epoch,
-            "lambda_lr",
+            schedules.curves, self._clock.unit, position.step, position.updates, "lambda_lr"
         )
 
-    def _too_many_steps_message(self, scheduler: Any, updates: int) -> str:
-        steps, moved = self._steps_since(scheduler)
+    def _too_many_steps_message(self, position: Position, updates: int) -> str:
+        steps, moved = self._steps_until(position)
         if 2 * min(steps, moved) < 3 * (updates - 1):
             return ""
         remedy = (
@@ -137,28 +139,42 @@ class StepAdvice:
             "default steps a prepared scheduler once for each process: build the scheduler with "
             "clock=DataClock(accelerator.num_processes, count=1)"
         )
-        return _steps_message(scheduler.unit, steps, updates, remedy)
+        return _steps_message(self._clock.unit, steps, updates, remedy)
 
-    def _too_few_steps_message(self, scheduler: Any, curves: Sequence[Curve], updates: int) -> str:
-        steps, moved = self._steps_since(scheduler)
-        step, unit = scheduler.curve_step, scheduler.unit
-        begin = self._began.step
+    def _too_few_steps_message(self, position: Position, schedules: Schedules, updates: int) -> str:
+        steps, moved = self._steps_until(position)
+        step, unit = position.step, self._clock.unit
         if unit is not None and steps and moved == 0:
-            if any(scheduler.get_last_lr()):
+            if any(schedules.values_at(step)):
                 return ""
-            consumed = scheduler.consumed - begin * unit - self._began.rest
+            consumed = position.consumed(self._clock) - self._began.consumed(self._clock)
             return f"{_describe_calls(steps, updates)}, and {stuck_message(step, unit, consumed)}"
-        if 10 * steps > updates or not _would_change(curves, step, begin + updates):
+        last = self._began.step + updates
+        if 10 * steps > updates or not _would_change(schedules.curves, step, last):
             return ""
         remedy = ", with total_steps = count_updates(loader, epochs)"
         return _steps_message(unit, steps, updates, remedy)
 
-    def _steps_since(self, scheduler: Any) -> tuple[int, int]:
+    def _steps_until(self, position: Position) -> tuple[int, int]:
         """Return how often `step` was called since the count began, and the steps it moved."""
-        steps = scheduler.last_epoch - self._began.updates
-        if scheduler.unit is None:
+        steps = position.updates - self._began.updates
+        if self._clock.unit is None:
             return steps, steps  # also those that a hold rule has held
-        return steps, scheduler.curve_step - self._began.step
+        return steps, position.step - self._began.step
+
+    def _load_message(self, bases: Sequence[float]) -> str:
+        """Return the warning about an optimizer that was loaded without its scheduler's state."""
+        made = updates_made(self._optimizer)
+        peak = one_if_equal([shortest_decimal(base) for base in bases])
+        advice = "load the scheduler's state, scheduler.load_state_dict(state)"
+        seen = "the optimizer was loaded"
+        if made is not None and made > 1:  # one was made since the scheduler was built
+            seen = describe_updates(made - 1)
+            if self._clock.unit is None:
+                advice += f"; or pass last_epoch={made - 2}"
+        set_peak = f"scheduler.set_peak({peak})"
+        advice += f". To start at step 0, set the peak, which is {peak} now: {set_peak}"
+        return start_message(seen, advice)
 
 
 def _describe_calls(steps: int, updates: int) -> str:
@@ -182,20 +198,6 @@ def _would_change(curves: Sequence[Curve], step: int, last: int) -> bool:
     if not step <= last <= max(curve.total_steps for curve in curves):
         return False
     return any(np.ptp(curve(range(step, last + 1))) for curve in curves)
-
-
-def _load_message(scheduler: Any, bases: Sequence[float]) -> str:
-    """Return the warning about an optimizer that was loaded without its scheduler's state."""
-    made = updates_made(scheduler.optimizer)
-    peak = one_if_equal([shortest_decimal(base) for base in bases])
-    advice = "load the scheduler's state, scheduler.load_state_dict(state)"
-    seen = "the optimizer was loaded"
-    if made is not None and made > 1:  # one was made since the scheduler was built
-        seen = describe_updates(made - 1)
-        if scheduler.unit is None:
-            advice += f"; or pass last_epoch={made - 2}"
-    advice += f". To start at step 0, set the peak, which is {peak} now: scheduler.set_peak({peak})"
-    return start_message(seen, advice)
 
 
 def seems_loaded(optimizer: Optimizer) -> bool:

@@ -89,6 +89,8 @@ class GroupScheduler(LRScheduler):
             self._initial_step()
         if advise:
             self._advice = StepAdvice(
+                optimizer,
+                self._clock,
                 self._position,
                 value_message=message,
                 was_loaded=was_loaded,
@@ -199,7 +201,9 @@ class GroupScheduler(LRScheduler):
         if self._advice is None or not present or not present[0]["params"]:
             return
         if groups.place_of(present[0]) == 0:
-            self._advice.before_update(self, groups.members.schedules, groups.is_in_charge)
+            self._advice.before_update(
+                self._position, groups.members.schedules, groups.is_in_charge
+            )
 
     def _sync_before_update(self, new: Sequence[dict[str, Any]]) -> None:
         """Write the values of new groups, if this is the scheduler that the program steps."""
