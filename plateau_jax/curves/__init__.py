@@ -10,14 +10,15 @@ To add a kind of curve:
 1. Write a frozen dataclass, `class Name(Curve, kind="name")`, as in `derived_curves`. Its fields
    are the arguments that users write; one that is a curve is named `curve` or `other`.
    `__post_init__` checks them, and calls `_set_segments` with the exact segments, from which
-   everything else follows. Import the module in `plateau_jax/__init__.py`.
+   everything else follows. Import the module in `plateau_jax/__init__.py`. A kind that is derived
+   from other curves gets a method of `Curve`, as `cooldown` has.
 2. In `plateau_jax/tools/`, extend `_phrases` in `drawing/legend.py`, for legends, and in `design/`,
    for the page, `code_snippets.py`, `handles.py`, `page/controls.js` and `stepsOf` in
    `page/edits.js`.
-3. In `tests/`, draw descriptions in `support/curves/descriptions.py`, and write the exact levels in
-   `support/numerics/oracle.py`. Add two curves that differ in every argument to
-   `support/golden/curves.py`, and run `python -m support.golden.write`. A kind that is not derived
-   from other curves also needs a case in `curves/test_same_until.py`.
+3. In `tests/`, draw descriptions in `support/curves/descriptions.py`, write the exact levels in
+   `support/numerics/oracle.py`, and the defaults in `curves/test_values.py`. Add two curves that
+   differ in every argument to `support/golden/curves.py`, and run `python -m support.golden.write`.
+   A kind that is not derived from other curves also needs a case in `curves/test_same_until.py`.
 4. Document it in `Curve.from_dict` and in `docs/configuration.md`. If users call it by name, the
    name also goes where CONTRIBUTING says for public names, and into `docs/curves.md`.
 """

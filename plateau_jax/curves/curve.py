@@ -225,7 +225,7 @@ class Curve(Storable):
             stop: First step after the part; `total_steps` by default.
 
         Raises:
-            TypeError, ValueError: Not integers with 0 <= start < stop <= total_steps.
+            TypeError, ValueError: Not counts with 0 <= start < stop <= total_steps.
 
         >>> from plateau_jax import PlateauCurve
         >>> PlateauCurve(1000).part(0, 500)([0, 250, 500, 900])

@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.tools.drawing.axes import LossLine, RunToDraw, draw_losses
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
 from plateau_jax.tools.forecasts.forecast_reasons import check_length, list_reasons
@@ -21,6 +20,7 @@ from plateau_jax.tools.forecasts.loss_forecast import LossComparison, LossDiffer
 from plateau_jax.tools.forecasts.loss_groups import AFTER_WARMUP, group_losses, law_applies_after
 from plateau_jax.tools.forecasts.loss_interval import ForecastTerms, RefittedLaws, refit_laws
 from plateau_jax.tools.forecasts.loss_law import Law, fit_law, schedule_sums
+from plateau_jax.tools.forecasts.loss_plot import LossLine, RunToDraw, draw_losses
 from plateau_jax.tools.forecasts.loss_run import (
     LossRun,
     common_peak_value,

@@ -89,7 +89,9 @@ WITH_POWER = [name for name, formula in FORMULAS.items() if formula.powers]
 SAMPLES = [*chain.from_iterable(formula.samples for formula in _FORMULAS)]
 """Every shape, and formulas with each P at an end of its range."""
 
-SAMPLES_ABOVE_ZERO = [sample for sample in SAMPLES if sample.startswith(("exponential", "t^-"))]
+SAMPLES_ABOVE_ZERO = [
+    *chain.from_iterable(formula.samples for formula in _FORMULAS if not formula.allows_zero)
+]
 """Those that cannot join a level of 0."""
 
 

@@ -56,7 +56,7 @@ _SAME_ON_ALL_RANKS = (
     "hold",
     "records",
 )
-"""The entries of the state of a schedule that determine its learning rates."""
+"""The entries of the state of a schedule that all ranks must share."""
 
 CheckpointPart = Stateful | dict[str, Any] | list[Any]
 
