@@ -44,9 +44,7 @@ def new_parameter() -> torch.nn.Parameter:
 
 
 def advance(optimizer: Optimizer, scheduler: LRScheduler, steps: int = 1) -> None:
-    for _ in range(steps):
-        optimizer.step()
-        scheduler.step()
+    repeat(optimizer, scheduler, times=steps, updates=1, steps=1)
 
 
 def repeat(
