@@ -45,8 +45,6 @@ _PUBLIC_NAMES = {
     "plateau_jax.in_jax.transformation": ["scale_by_curve"],
     "plateau_jax.tools.batch_plan": ["BatchPlan"],
     "plateau_jax.tools.drawing.plots": ["plot"],
-    "plateau_jax.tools.forecasts.loss_fit": ["LossFit", "fit_losses"],
-    "plateau_jax.tools.forecasts.loss_run": ["LossRun"],
     "plateau_jax.tools.logged_lrs.compare_log": ["compare_log"],
     "plateau_jax.tools.theory.bounds": ["compare"],
 }

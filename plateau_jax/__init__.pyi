@@ -21,11 +21,6 @@ from plateau_jax.runs.record import resume_record as resume_record
 from plateau_jax.runs.resume import check_resume as check_resume
 from plateau_jax.tools.batch_plan import BatchPlan as BatchPlan
 from plateau_jax.tools.drawing.plots import plot as plot
-from plateau_jax.tools.forecasts.loss_fit import (
-    LossFit as LossFit,
-    fit_losses as fit_losses,
-)
-from plateau_jax.tools.forecasts.loss_run import LossRun as LossRun
 from plateau_jax.tools.logged_lrs.compare_log import compare_log as compare_log
 from plateau_jax.tools.theory.bounds import compare as compare
 

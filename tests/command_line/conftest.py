@@ -3,9 +3,7 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from support.forecasts.logs import csv_of
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
 
@@ -22,10 +20,6 @@ CURVES = {
     "scaled": PLAN.scale(PLATEAUS, 8, reference=16),
 }
 
-STEPS = np.arange(20, 1001, 20)
-MULTIPLIERS = RUN(STEPS).astype(float)
-LOSSES = 2.5 + (STEPS / 300) ** -0.5 + 0.05 * RUN(STEPS)
-
 
 @pytest.fixture(scope="module")
 def folder_of_all_tests(tmp_path_factory):
@@ -35,10 +29,9 @@ def folder_of_all_tests(tmp_path_factory):
         for name, curve in CURVES.items():
             text = json.dumps(curve.to_dict())
             Path(f"{name}.json").write_text(text)
-        Path("log.csv").write_text(csv_of(step=STEPS, loss=LOSSES))
-        Path("low.csv").write_text(csv_of(step=STEPS, loss=LOSSES, lr=5e-4 * MULTIPLIERS))
-        Path("middle.csv").write_text(csv_of(step=STEPS, loss=LOSSES, lr=1e-3 * MULTIPLIERS))
-        Path("several.csv").write_text("step,loss,train_loss\n10,3,3\n")
+        rows = [f"{step},{5e-4 * RUN(step)},3.2" for step in range(20, 1001, 20)]
+        Path("low.csv").write_text("\n".join(["step,lr,loss", *rows, ""]))
+        Path("losses.csv").write_text("step,loss\n10,3\n")
         yield folder
 
 

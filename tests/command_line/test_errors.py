@@ -85,19 +85,12 @@ def test_yaml_without_pyyaml(folder, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("1000 --fit log.csv", "--fit requires --compare"),
         ("1000 --log low.csv", "--log requires --peak"),
-        ("1000 --peak 1 --log log.csv", "among 'step', 'loss': name one with --lr-column"),
+        (
+            "1000 --peak 1 --log losses.csv",
+            "'loss': name one with lr=, or in a shell with --lr-col",
+        ),
         ("--from run.json --from cosine.json --peak 1 --log low.csv", "--log takes one curve"),
-        ("1000 --compare --fit several.csv", "name one in Python, with loss="),
-        (
-            "1000 --compare --fit log.csv run.json run.json",
-            "not 2 curves. To fit several logs, repeat",
-        ),
-        (
-            "1000 --compare --peak 1 --fit log.csv low.csv",
-            "the second file of --fit must be a curve (low.csv: ",
-        ),
     ],
 )
 def test_wrong_logs(folder, capsys, arguments, message):

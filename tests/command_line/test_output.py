@@ -15,7 +15,7 @@ from support.examples import examples
 from support.schedulers.runs import peaks
 
 import plateau_jax
-from plateau_jax import LossRun, PlateauCurve, StagedCurve, compare, compare_log, fit_losses, plot
+from plateau_jax import PlateauCurve, StagedCurve, compare, compare_log, plot
 from plateau_jax.curves.curve import Curve
 from plateau_jax.tools.command_line.main import main
 from plateau_jax.tools.drawing import plots
@@ -298,34 +298,7 @@ def test_several_files_are_drawn_together(printed_by, drawn):
     assert drawn == [(curves, 0.5)]
 
 
-# Forecasts.
-
-
-def test_fit_prints_forecasts_of_all_curves(capsys):
-    command = "1000 --compare --from longer.json --peak 2e-3 --fit log.csv run.json"
-    assert main(command.split()) == 0
-    printed = capsys.readouterr()
-    run = LossRun.read("log.csv", saved("run"), 2e-3)
-    curves = {
-        "1000 steps, no plateau": COSINE,
-        "2000 steps, plateau 55–95 %": saved("longer"),
-    }
-    forecasts = fit_losses(run).compare(curves, 2e-3)
-    assert printed.out == f"{forecasts}\n"
-    assert printed.err == "log.csv: 50 logged losses, up to step 1000\n"
-
-
-def test_logged_learning_rates_suffice(capsys):
-    """One curve is enough, and several runs are fitted together."""
-    command = "1500 --compare --fit middle.csv --fit middle.csv"
-    assert main(command.split()) == 0
-    printed = capsys.readouterr()
-    assert printed.err == "middle.csv: 50 logged losses, up to step 1000\n" * 2
-    run = LossRun.read("middle.csv")
-    fit = fit_losses([run, run])
-    forecast = fit.predict(PlateauCurve(1500))
-    _, first_row, *_ = printed.out.splitlines()
-    assert f" {forecast.loss:.3f} " in first_row
+# Logs.
 
 
 def test_log_is_compared_with_the_curve(printed_by):
@@ -340,6 +313,14 @@ def test_log_may_come_from_standard_input(printed_by, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
     printed = printed_by("--from run.json --peak 1e-3 --log -")
     assert printed == f"{compare_log('low.csv', saved('run'), 1e-3)}\n"
+
+
+def test_columns_of_a_log_are_named(printed_by):
+    Path("renamed.csv").write_text(Path("low.csv").read_text().replace("step,lr", "n,rate"))
+    printed = printed_by(
+        "--from run.json --peak 5e-4 --log renamed.csv --step-column n --lr-column rate"
+    )
+    assert "all are on the curve" in printed
 
 
 def test_version(printed_by):

@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 import torch
-from support.forecasts.logs import logged
 from support.wrong import raises
 from torch import nn
 
@@ -12,12 +11,10 @@ from plateau_jax import (
     Curve,
     CurveScheduler,
     CurveWarning,
-    LossRun,
     PlateauCurve,
     StagedCurve,
     compare,
     compare_log,
-    fit_losses,
     optax_schedule,
     plot,
     resume_record,
@@ -28,7 +25,6 @@ from torch_bridge import TrainStep, follow, lambda_lr
 
 BASE = PlateauCurve(1000, warmup_steps=50)
 PLAN = BatchPlan([(0, 4), (400, 8)])
-FIT = fit_losses(logged(BASE))
 
 
 def optimizer_of(groups=1):
@@ -55,12 +51,7 @@ PLACES = [
     ("curve", lambda curve: scale_by_curve(curve, 0.5)),
     ("curve", resume_record),
     ("curve", lambda curve: CurveScheduler(curve, 0.5)),
-    ("curve", lambda curve: LossRun(curve, 1e-3, [1, 2], [3.0, 2.0])),
-    ("curve", lambda curve: LossRun.read([], curve, 1e-3)),
     ("curve", lambda curve: compare_log([], curve, 1e-3)),
-    ("curve", FIT.predict),
-    ("curve", lambda curve: FIT.losses(curve, [100])),
-    ("curves['other']", lambda curve: FIT.compare({"base": BASE, "other": curve})),
     ("curve", train_step_with),
     ("curve", lambda curve: lambda_lr(optimizer_of(), [curve])),
 ]

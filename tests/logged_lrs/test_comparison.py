@@ -1,5 +1,6 @@
 """`compare_log`: right logs are on the curve, and planted faults are named, never a wrong one."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,12 +9,14 @@ from hypothesis import example, given, strategies as st
 from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.forecasts.logs import rows_of
+from support.logs import rows_of
 
-from plateau_jax import BatchPlan, PlateauCurve, StagedCurve, compare_log
+from plateau_jax import PlateauCurve, StagedCurve, compare_log
 
 PEAK = 6e-4
 COSINE = PlateauCurve(1_000, warmup_steps=100, min_lr_ratio=0.1)
+FROM_ONE = replace(COSINE, init_lr_ratio=1 / 101)
+"""Its warmup is (n + 1) / 101."""
 WSD = StagedCurve.wsd(1_000, warmup_steps=100, decay_steps=200)
 UPDATES = np.arange(0, 1_000, 5)
 
@@ -151,6 +154,11 @@ def warmup(number):
     return lrs_of(replace(COSINE, warmup_steps=number), UPDATES)
 
 
+def warmup_from_one(number):
+    run = replace(COSINE, warmup_steps=number, init_lr_ratio=1 / (number + 1))
+    return lrs_of(run, UPDATES)
+
+
 def plateau_after_warmup(number):
     run = StagedCurve.wsd(1_000, warmup_steps=number, decay_steps=200)
     return lrs_of(run, UPDATES)
@@ -181,6 +189,8 @@ def peak(number):
         (COSINE, warmup, 1, "no warmup", "there is no warmup"),
         (WSD, plateau_after_warmup, 0, "no warmup", "there is no warmup"),
         (COSINE, warmup, 25, "warmup", "the warmup takes 25 updates instead of 100"),
+        (FROM_ONE, warmup_from_one, 25, "warmup", "takes 25 updates instead of 100"),
+        (FROM_ONE, warmup_from_one, 300, "warmup", "takes 300 updates instead of 100"),
         (WSD, plateau_after_warmup, 400, "warmup", "the warmup takes 398 to 402 updates instead"),
         (COSINE, floor, 0.0, "floor", "towards 0.0 instead of 6e-05: the floor is ignored"),
         (COSINE, floor, 1.2e-4, "floor", "towards 0.00012 instead of 6e-05: a floor was added"),
@@ -221,8 +231,9 @@ def test_a_longer_plateau_is_not_a_scheduler_that_stands_still():
     comparison = compared(WSD, updates, lrs_of(longer, updates))
     assert "plateau" in {fault.name for fault in comparison.faults}
     assert "stopped" not in {fault.name for fault in comparison.faults}
-    text = "the log ends on the plateau, 180 or more updates after update 799, its planned end"
+    text = "the plateau ends 180 or more updates later than at update 799"
     assert text in str(comparison)
+    assert math.inf in {fault.most for fault in comparison.faults}
     missing = "not in the log: the learning rates before step 60 and after step 980"
     assert str(comparison).endswith(missing)
 
@@ -234,6 +245,14 @@ def test_two_faults_or_two_rows_are_unknown(updates):
     assert comparison.first_difference == updates[1]
     assert comparison.faults == ()
     assert "no fault is named" in str(comparison)
+
+
+@pytest.mark.parametrize("zero", ["0.0000e+00", "0.00000000", 0.0])
+@pytest.mark.parametrize("curve", [COSINE, WSD])
+def test_a_log_of_zeros_has_stopped(curve, zero):
+    """The warmup starts at 0, and nothing calls the scheduler."""
+    comparison = compare_log(rows_of(step=UPDATES, lr=[zero] * len(UPDATES)), curve, PEAK)
+    assert "stopped" in {fault.name for fault in comparison.faults}
 
 
 # Digits.
@@ -315,10 +334,3 @@ def test_a_log_that_leaves_a_curve_of_any_kind(description, seed):
         comparison = compared(run, updates, lrs, float)
         assert comparison.first_difference is not None
         assert not {"total", "skipped", "plateau"} & {fault.name for fault in comparison.faults}
-
-
-def test_a_curve_that_counts_samples():
-    curve = BatchPlan([(0, 1), (400, 2)]).scale(COSINE, 1, reference=2)
-    rows = rows_of(step=[20, 40], lr=[1e-4, 2e-4])
-    with pytest.raises(ValueError, match=r"^curve is from BatchPlan.scale: a step is 1 samples"):
-        compare_log(rows, curve, PEAK)

@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,21 +21,14 @@ from plateau_jax.lazy_names import naming_missing_package
 from plateau_jax.tools.command_line.option_parser import command_line_parser
 from plateau_jax.tools.configuration import curve_from_options, read_curve_file
 from plateau_jax.tools.drawing import plots
-from plateau_jax.tools.drawing.legend import NamedCurve, legend_labels
 from plateau_jax.tools.drawing.segment_table import segment_table
 from plateau_jax.tools.export.vectors import vectors_as_json
-from plateau_jax.tools.forecasts.loss_fit import fit_losses
-from plateau_jax.tools.forecasts.loss_run import LossRun
-from plateau_jax.tools.logged_lrs.compare_log import LogComparison, compare_log
-from plateau_jax.tools.logged_lrs.log_files import decode_log, parse_log
-from plateau_jax.tools.logged_lrs.log_table import UnclearLogError
+from plateau_jax.tools.logged_lrs.compare_log import compare_log
 from plateau_jax.tools.theory import bounds
 from plateau_jax.tools.theory.bounds import compare
 
 _PORT = 8700
 """The port of the design page."""
-
-_REPEAT_FIT = "To fit several logs, repeat --fit"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -50,9 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
             _serve_design_page(options)
             return 0
         curves = _build_curves(options)
-        runs = [_read_run(log, options.peak) for log in options.fit]
-        text = _text(options, curves, runs)
-        _write_files(options, curves, runs)
+        text = _text(options, curves)
+        _write_files(options, curves)
     # Matplotlib raises RuntimeError for a format that needs TeX.
     except (ModuleNotFoundError, OSError, RuntimeError, TypeError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
@@ -69,7 +61,6 @@ def _check_options(options: argparse.Namespace) -> None:
     """Reject an option without effect, and a wrong peak."""
     has_log = options.log is not None
     problems = {
-        "--fit requires --compare": options.fit and not options.compare,
         "--log requires --peak": has_log and options.peak is None,
         "--step-column requires --log": options.step_column is not None and not has_log,
         "--lr-column requires --log": options.lr_column is not None and not has_log,
@@ -184,32 +175,14 @@ def _read_bytes(file: str) -> bytes:
     return Path(file).read_bytes()
 
 
-def _read_run(fit: Sequence[str], peak: float | None) -> LossRun:
-    """Read the run of a --fit, from a log and optionally the file of its curve."""
-    log, *curves = fit
-    if len(curves) > 1:
-        problem = f"--fit takes a log and its curve, not {len(curves)} curves"
-        raise ValueError(f"{problem}. {_REPEAT_FIT}")
-    if not curves:
-        return LossRun.read(log)
-    try:
-        curve = _read_curve(curves[0])
-    except ValueError as error:
-        problem = f"the second file of --fit must be a curve ({error})"
-        raise ValueError(f"{problem}. {_REPEAT_FIT}") from None
-    return LossRun.read(log, curve, peak)
-
-
-def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> str:
-    """Return what to print about the curves: JSON, a comparison, a forecast, or their segments."""
+def _text(options: argparse.Namespace, curves: list[Curve]) -> str:
+    """Return what to print about the curves: JSON, a comparison, or their segments."""
     if options.json:
         return json.dumps(curves[0].to_dict())
     if options.log is not None:
-        return str(_compare_with_log(options, curves[0]))
-    if runs:
-        names = legend_labels([NamedCurve(curve) for curve in curves])
-        named_curves = dict(zip(names, curves, strict=True))
-        return str(fit_losses(runs).compare(named_curves, options.peak))
+        log = sys.stdin.buffer if options.log == "-" else options.log
+        columns = {"step": options.step_column, "lr": options.lr_column}
+        return str(compare_log(log, curves[0], options.peak, **columns))
     if options.compare:
         table = compare(*curves)
         if options.peak is None:
@@ -221,25 +194,10 @@ def _text(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun])
     return "\n\n".join(segment_table(curve.segments, peak).as_text() for curve in curves)
 
 
-def _compare_with_log(options: argparse.Namespace, curve: Curve) -> LogComparison:
-    log = options.log
-    if log == "-":
-        text = decode_log(_read_bytes(log), "standard input")
-        log = parse_log(text, "standard input")
-    try:
-        return compare_log(log, curve, options.peak, step=options.step_column, lr=options.lr_column)
-    except UnclearLogError as error:
-        advice = f"name one with --{error.argument}-column"
-        raise ValueError(f"{error.problem}: {advice}") from None
-
-
-def _write_files(options: argparse.Namespace, curves: list[Curve], runs: list[LossRun]) -> None:
+def _write_files(options: argparse.Namespace, curves: list[Curve]) -> None:
     """Write the files that the options name. Notes go to standard error: the output may be data."""
     if options.plot is not None:
         _write_picture(curves, options.plot, options.peak)
-    for (log, *_), run in zip(options.fit, runs, strict=True):
-        note = f"{log}: {len(run.steps)} logged losses, up to step {run.steps[-1]}"
-        print(note, file=sys.stderr)
     if options.csv is not None and options.csv != "-":
         with _replacing(Path(options.csv)) as temporary, temporary.open("w", newline="") as file:
             _write_values(curves[0], options.peak, file)

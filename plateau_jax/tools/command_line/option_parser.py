@@ -136,16 +136,6 @@ def _add_general_options(parser: argparse.ArgumentParser) -> None:
         help="peak learning rate (1); the table then shows learning rates",
     )
     add("--plot", metavar="FILE", type=Path, help="write a picture (needs matplotlib)")
-    add(
-        "--fit",
-        metavar=("FILE", "CURVE"),
-        nargs="+",
-        action="append",
-        default=[],
-        help="with --compare: forecast the losses of the curves from the log of a run. CURVE is a "
-        "file as for --from, needed with --peak if the log has no learning rates; --peak is then "
-        "the peak of the run and of the curves. Repeat --fit for several runs with the same peak",
-    )
 
 
 def _add_outputs(parser: argparse.ArgumentParser) -> None:

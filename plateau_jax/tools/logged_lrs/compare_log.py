@@ -3,25 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import Message
 from plateau_jax.curves.curve import Curve, check_curve
-from plateau_jax.tools.logged_lrs.faults import Fault, find_faults, lrs_at, peak_limits
-from plateau_jax.tools.logged_lrs.log_table import (
-    Cell,
-    LogTable,
-    columns_of,
-    read_log,
-    read_lr_cells,
-)
-from plateau_jax.tools.logged_lrs.printed import KNOWN_DIGITS, PrintedLrs, simplest_between
-
-_DIGITS_OF_FLOAT32 = 8
-"""Bare numbers with this many digits are not rounded."""
+from plateau_jax.tools.logged_lrs.faults import Fault, find_faults
+from plateau_jax.tools.logged_lrs.log_table import read_lrs
+from plateau_jax.tools.logged_lrs.printed import Floats, PrintedLrs
 
 
 @dataclass(frozen=True)
@@ -63,7 +54,7 @@ class LogComparison:
         return None
 
     def __str__(self) -> str:
-        digits = f"whose digits are not known: {KNOWN_DIGITS} are assumed"
+        digits = "whose digits are not known"
         if self.digits is not None:
             digits = f"with up to {checks.plural(self.digits, 'digit')}"
         lines = [f"the log has {checks.plural(self.num_lrs, 'learning rate')} {digits}"]
@@ -100,7 +91,7 @@ def _explanation(faults: Sequence[Fault]) -> list[str]:
 
 
 def compare_log(
-    source: str | PathLike[str] | Iterable[Mapping[str, Any]],
+    source: str | PathLike[str] | BinaryIO | Iterable[Mapping[str, Any]],
     curve: Curve,
     peak_value: float,
     *,
@@ -159,116 +150,43 @@ def compare_log(
     (10, 'too fast', 4)
     """
     checked = check_curve("curve", curve)
-    check_counts_updates(checked)
+    if checked.unit is not None:
+        problem = f"a step is {checked.unit} samples or tokens, but a log counts updates"
+        raise ValueError(Message("curve", f" is from BatchPlan.scale: {problem}"))
     if not checks.peak("peak_value", peak_value) > 0:
         raise ValueError(checks.must("peak_value", peak_value, "be positive"))
     # Without float32's digits in the report.
     peak = float(checks.number("peak_value", peak_value))
-    log = read_log(source)
-    table = LogTable.from_log(log, step)
-    if lr is None and {"Wall time", "Value"} <= set(columns_of(log.rows)):
-        lr = "Value"  # in a CSV file of TensorBoard
-    cells = read_lr_cells(table, lr)
-    if not cells:
-        raise ValueError(f"{log.name} has no learning rates")
-    comparison = _compare_cells(cells, checked, peak)
-    if comparison is None:
+    cells = read_lrs(source, step, lr)
+    logged = PrintedLrs.from_cells(cells)
+    starts = [0]
+    if logged.steps[0] > 0:
+        starts.append(1)
+    expected = [
+        checked.learning_rate(logged.steps - start, peak).astype(np.float64) for start in starts
+    ]
+    exact = PrintedLrs.from_cells(cells, are_exact=True)
+    if _contain_any(logged, expected) and not _contain_any(exact, expected):
         raise ValueError(
-            f"the learning rates of {log.name} have too few digits: as they are printed, all may "
-            "be on the curve, but with further zeros they are not: log them as in f'{lr:.3e}'"
+            "the learning rates of the log have too few digits: as they are printed, all may be on "
+            "the curve, but with further zeros they are not: log them as in f'{lr:.3e}'"
         )
-    return comparison
+    comparisons = [
+        _compare(logged, lrs, checked, peak, start)
+        for start, lrs in zip(starts, expected, strict=True)
+    ]
+    return _better(comparisons[0], comparisons[-1])
 
 
-def check_counts_updates(curve: Curve) -> None:
-    """Reject a curve that counts samples or tokens."""
-    if curve.unit is not None:
-        problem = f"a step is {curve.unit} samples or tokens, but a log counts updates"
-        raise ValueError(Message("curve", f" is from BatchPlan.scale: {problem}"))
-
-
-def find_peak(cells: Sequence[Cell], curve: Curve) -> float | None:
-    """Return the simplest peak with which all learning rates are on the curve; None without one.
-
-    The log may count updates from 0 or from 1.
-    """
-    logged = PrintedLrs.from_cells(cells)
-    for counts_from in (0, 1):
-        multipliers = lrs_at(logged.steps - counts_from, curve, 1.0)
-        limits = peak_limits(logged, multipliers, 1.0)
-        if limits is not None:
-            return simplest_between(*limits)
-    return None
-
-
-def difference_from(cells: Sequence[Cell], curve: Curve, peak: float) -> str:
-    """Return how learning rates, at least one, differ from a curve; "" if they do not.
-
-    The log may count updates from 0 or from 1.
-    """
-    logged = PrintedLrs.from_cells(cells)
-    for counts_from in (0, 1):
-        if logged.contain(lrs_at(logged.steps - counts_from, curve, peak)).all():
-            return ""
-    comparison = _compare_cells(cells, curve, peak)
-    if comparison is None:
-        return ""
-    difference = comparison._difference()
-    if comparison.fault is None:
-        return difference
-    return f"{difference}: {comparison.fault.text}"
-
-
-def _compare_cells(cells: Sequence[Cell], curve: Curve, peak: float) -> LogComparison | None:
-    """Compare learning rates with a curve; the log may count updates from 0 or from 1.
-
-    None if the zeros that bare numbers lack decide whether all rows are on the curve.
-    """
-    logged = PrintedLrs.from_cells(cells)
-    widest = PrintedLrs.from_cells(cells, are_formatted=True)
-    from_zero = _compare(logged, widest, curve, peak, counts_from=0)
-    if from_zero.first_difference is None:
-        return from_zero
-    if logged.digits is None or logged.digits < _DIGITS_OF_FLOAT32:
-        for counts_from in (0, 1):
-            expected = lrs_at(logged.steps - counts_from, curve, peak)
-            if widest.contain(expected).all() and not logged.contain(expected).all():
-                return None
-    if logged.steps[0] == 0:
-        return from_zero
-    from_one = _compare(logged, widest, curve, peak, counts_from=1)
-    if from_one.first_difference is None and from_zero.faults:
-        return from_zero  # one update late
-    if from_one.first_difference is None:
-        return from_one
-    further = [fault for fault in from_one.faults if _is_new(fault, from_zero.faults)]
-    if from_zero.faults:
-        return replace(from_zero, faults=(*from_zero.faults, *further))
-    if further or from_one.first_difference > from_zero.first_difference:
-        return from_one
-    return from_zero
-
-
-def _is_new(fault: Fault, faults: Sequence[Fault]) -> bool:
-    """Return True for a fault that explains a log only if it counts from 1."""
-    is_within = any(
-        fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
-        for wider in faults
-    )
-    # From 0, the number of these is one more or less.
-    return fault.name not in ("late", "early", "past the end") and not is_within
+def _contain_any(intervals: PrintedLrs, expected: Sequence[Floats]) -> bool:
+    return any(intervals.contain(lrs).all() for lrs in expected)
 
 
 def _compare(
-    logged: PrintedLrs, widest: PrintedLrs, curve: Curve, peak: float, counts_from: int
+    logged: PrintedLrs, expected: Floats, curve: Curve, peak: float, counts_from: int
 ) -> LogComparison:
-    """Compare intervals with a curve. If their digits are not known, faults explain the widest."""
     steps = logged.steps - counts_from
-    expected = lrs_at(steps, curve, peak)
-    explained = logged
-    if logged.digits is None and logged.values.any():
-        explained = widest
-    faults = find_faults(replace(explained, steps=steps), expected, curve, peak)
+    faults = find_faults(replace(logged, steps=steps), expected, curve, peak)
     if counts_from == 1:
         prefix = "if the log counts updates from 1: "
         faults = [fault._replace(text=prefix + fault.text) for fault in faults]
@@ -289,6 +207,31 @@ def _compare(
         faults=tuple(faults),
         not_logged=_not_logged(logged, curve),
     )
+
+
+def _better(from_zero: LogComparison, from_one: LogComparison) -> LogComparison:
+    """Return the comparison that explains the log; faults that explain it in both ways, once."""
+    if from_zero.first_difference is None or from_one.counts_from == 0:
+        return from_zero
+    if from_one.first_difference is None:
+        # One update late.
+        return from_zero if from_zero.faults else from_one
+    further = [fault for fault in from_one.faults if _is_new(fault, from_zero.faults)]
+    if from_zero.faults:
+        return replace(from_zero, faults=(*from_zero.faults, *further))
+    if further or from_one.first_difference > from_zero.first_difference:
+        return from_one
+    return from_zero
+
+
+def _is_new(fault: Fault, faults: Sequence[Fault]) -> bool:
+    """Return True for a fault that explains a log only if it counts from 1."""
+    is_within = any(
+        fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
+        for wider in faults
+    )
+    # From 0, the number of these is one more or less.
+    return fault.name not in ("late", "early", "past the end") and not is_within
 
 
 def _not_logged(logged: PrintedLrs, curve: Curve) -> str:

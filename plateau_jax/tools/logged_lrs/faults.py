@@ -1,11 +1,13 @@
 """Faults that explain why logged learning rates leave a curve.
 
-Most are a formula: row n shows the learning rate at step f(n, k) of the curve, with one unknown
-number k. Each row rules out some numbers, and a fault explains the log if one remains.
+Most are a formula with one unknown number k: the row of update n shows the learning rate at step
+f(n, k) of the curve. Each row rules out some numbers, and a fault explains the log if one remains.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.table.exact_segments import with_stops
-from plateau_jax.tools.logged_lrs.printed import Floats, Mask, PrintedLrs, Steps, simplest_between
+from plateau_jax.tools.logged_lrs.printed import Floats, Mask, PrintedLrs, Steps
 
 _MIN_ROWS = 3
 """One row finds the unknown number of a fault. At least two more must confirm it."""
@@ -26,15 +28,14 @@ _TRIED = 5
 """Numbers that are tried in each range that remains: its ends, and some between."""
 
 _MIN_OVERLAP = 0.05
+"""Intervals of neighboring numbers meet at their ends, and so explain no common one."""
 
 _ROUNDED = 0.5
 """Steps by which a curve whose lengths are rounded to whole updates is away from a formula."""
 
-_MAX_CALLERS = 1024
 _MAX_SKIPPED = 32
 _MAX_SKIPPED_LATER = 4
 _UPDATES_PER_SKIP = 100
-_MAX_TIMES_LONGER = 4
 
 _SUPERSEDED_BY = {
     "resumed": {"late", "early"},
@@ -54,18 +55,14 @@ class Fault(NamedTuple):
             `"resumed"`, `"stopped"`, `"plateau"`, `"total"`, `"no warmup"`, `"warmup"`, `"floor"`,
             `"peak"` or `"past the end"`.
         text: A sentence about it.
-        least, most: The limits of its number: of updates, or of a learning rate.
+        least, most: The limits of its number: of updates, or of a learning rate. `most` is infinite
+            if the log gives no upper limit.
     """
 
     name: str
     text: str
     least: float
     most: float
-
-
-def lrs_at(steps: Steps, curve: Curve, peak: float) -> Floats:
-    """Return the learning rate at each step, as float64; steps may lie outside of the curve."""
-    return curve.learning_rate(steps, peak).astype(np.float64)
 
 
 def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float) -> list[Fault]:
@@ -81,17 +78,15 @@ def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float)
     """
     is_off = ~logged.contain(expected)
     faults = _past_the_end(logged, curve, is_off)
-    # Zeros such as 0.0000 may be any small numbers.
-    if not faults and logged.digits != 0 and np.count_nonzero(is_off) >= _MIN_ROWS:
+    if not faults and np.count_nonzero(is_off) >= _MIN_ROWS:
         faults += _of_peak(logged, expected, peak)
         faults += _of_clipping(logged, expected, is_off)
         if max(curve.total_steps, logged.steps[-1]) <= _MAX_STEPS:
-            lrs = lrs_at(np.arange(curve.total_steps + 1), curve, peak)
-            first_off = int(np.argmax(is_off))
-            faults += _of_floor(logged, expected, lrs)
-            faults += _of_skipped_updates(logged, lrs, first_off)
-            for formula in _formulas(logged.steps, curve, first_off):
-                faults += _of_formula(formula, logged, lrs, first_off)
+            plan = _plan_of(curve, peak, logged, int(np.argmax(is_off)))
+            faults += _of_floor(logged, expected, plan.lrs)
+            faults += _of_skipped_updates(logged, plan)
+            for formula in _FORMULAS:
+                faults += _of_formula(formula, logged, plan)
     faults = list(dict.fromkeys(faults))
     return [fault for fault in faults if not any(_says_more(other, fault) for other in faults)]
 
@@ -102,14 +97,14 @@ def _says_more(fault: Fault, other: Fault) -> bool:
     return fault.name in _SUPERSEDED_BY.get(other.name, set())
 
 
-# A number of updates.
+# The table of formulas.
 
 _ORDER = "the scheduler steps before the optimizer"
 _FROM_ONE = "the log counts from 1"
 _SKIPPED = "fp16 skipped updates"
 _CALLERS = "the scheduler steps {times} per update (for each process or micro-batch)"
 
-_LARGEST = {_ORDER: 1, _FROM_ONE: 1, _SKIPPED: _MAX_SKIPPED, _CALLERS: _MAX_CALLERS}
+_LARGEST = {_ORDER: 1, _FROM_ONE: 1, _SKIPPED: _MAX_SKIPPED, _CALLERS: 1024}
 """The largest number that a cause can have."""
 
 _SENTENCES = {
@@ -132,272 +127,294 @@ _SENTENCES = {
         "the scheduler does not step, or steps for a different optimizer",
     ),
     "restarted": ("the curve starts again at {place}", "a resumed run did not load its state"),
-    "resumed/late": (
-        "the learning rates are {updates} late from update {planned} on, or earlier",
-        "the run resumed at a wrong step",
-        _SKIPPED,
-    ),
-    "resumed/early": (
-        "the learning rates are {updates} early from update {planned} on, or earlier",
+    "resumed": (
+        "the learning rates are {updates} {word} from update {off} on, or earlier",
         "the run resumed at a wrong step",
     ),
-    "plateau/later": (
-        "the plateau ends {updates} later than at update {planned}",
-        "the curve of the run is longer",
-    ),
-    "plateau/after the log": (
-        "the log ends on the plateau, {updates} after update {planned}, its planned end",
-        "the curve of the run is longer",
-        "the scheduler has stopped",
-    ),
-    "plateau/earlier": (
-        "the plateau ends {updates} earlier than at update {planned}",
-        "the curve of the run is shorter",
+    "plateau": (
+        "the plateau ends {updates} {word} than at update {end}",
+        "the run has a different length",
+        "its scheduler stood still",
     ),
     "total": (
-        "the curve of the run takes {updates} instead of {planned}",
+        "the curve of the run takes {updates} instead of {total}",
         "the total is different, and everything else is right",
     ),
-    "no warmup": ("there is no warmup", "it takes {updates} instead of {planned}"),
+    "no warmup": ("there is no warmup", "it takes {updates} instead of {warmup}"),
     "warmup": (
-        "the warmup takes {updates} instead of {planned}",
+        "the warmup takes {updates} instead of {warmup}",
         "a different length",
         "one of the two is counted in micro-batches",
     ),
 }
-"""For each formula, what the rows show, and its usual causes."""
+"""For each fault with a formula, what the rows show, and its usual causes."""
 
-_Step = Callable[[Steps, Steps], NDArray[Any]]
-"""From n and k, of which either may be an array, to a step of the curve."""
+
+@dataclass(frozen=True)
+class _Plan:
+    """What formulas know of the curve and of the log, in updates.
+
+    Attributes:
+        total: The steps of the curve.
+        warmup: Those of its first segment, if that rises; else 0.
+        plateau, end: The first and the last step of the last plateau that begins before `off`;
+            without one, those of an empty plateau after the log.
+        second, last: The updates of the second row and of the last one.
+        off: The update of the first row that is not on the curve.
+        has_begun: Two rows before `off` are on the curve: after one, a resumed run cannot be
+            distinguished from a late start.
+        lrs: The learning rate at each step, from 0 to `total`.
+    """
+
+    total: int
+    warmup: int
+    plateau: int
+    end: int
+    second: int
+    last: int
+    off: int
+    has_begun: bool
+    lrs: Floats
+
+
+_Numbers = NDArray[Any]
+_Step = Callable[[_Numbers, _Numbers, _Plan], _Numbers]
+_ToNumbers = Callable[[_Plan], range]
 
 
 @dataclass(frozen=True)
 class _Formula:
-    """A fault under which row n shows the learning rate at step(n, k) of the curve.
+    """A fault under which the row of update n shows the learning rate at step(n, k, plan).
 
     Attributes:
-        name: The name of the fault, with a slash before a variant that has its own sentence.
+        name: The name of the fault.
+        step: The formula. Either n or k is an array.
         numbers: Each k that can be.
-        step: The formula, for arrays of n or of k.
-        planned: A number of updates for the sentence.
+        word: The word of the sentence that depends on the formula.
         slack: Steps by which the curve of the run may be away from the formula, because it rounds
             its lengths to whole updates.
     """
 
     name: str
-    numbers: range
     step: _Step
-    planned: int = 0
+    numbers: _ToNumbers
+    word: str = ""
     slack: float = 0.0
 
 
-def _formulas(steps: Steps, curve: Curve, first_off: int) -> Iterator[_Formula]:
-    """Yield the table of faults, for a log with these steps, and its first row off the curve."""
-    last = int(steps[-1])
+def _with_warmup(start: _Step, after: _Step, n: _Numbers, k: _Numbers, p: _Plan) -> _Numbers:
+    return np.where(n < k, start(n, k, p), after(n, k, p))
+
+
+_STRETCHED: tuple[_Step, ...] = (
+    lambda n, k, p: n * p.total / k,
+    lambda n, k, p: np.where(
+        n < p.warmup,
+        n,
+        p.warmup + (n - p.warmup) * (p.total - p.warmup) / (k - p.warmup),
+    ),
+    lambda n, k, p: np.where(
+        n < p.warmup, n, np.maximum(np.minimum(n, p.end + 1), n * p.total / k)
+    ),
+)
+_WARMUP_STARTS: tuple[tuple[_Step, _ToNumbers], ...] = (
+    # at the planned level
+    (
+        lambda n, k, p: n * p.warmup / np.maximum(k, 1),
+        lambda p: range(p.total * (p.warmup > 0)),
+    ),
+    # at 1 / (k + 1), as in trainers that count from 1
+    (
+        lambda n, k, p: (n + 1) * (p.warmup + 1) / (k + 1) - 1,
+        lambda p: range(p.total * (p.warmup > 0) * (p.lrs[0] > 0)),
+    ),
+)
+_AFTER_WARMUP: tuple[_Step, ...] = (
+    lambda n, k, p: p.warmup + (n - k) * (p.total - p.warmup) / (p.total - k),  # to the same end
+    lambda n, k, p: p.warmup + n - k,  # as planned
+    lambda n, k, p: np.maximum(n, p.warmup) + 0 * k,  # a shorter plateau
+)
+
+_FORMULAS = (
+    _Formula("late", lambda n, k, p: np.maximum(n - k, 0), lambda p: range(1, p.last)),
+    _Formula("early", lambda n, k, p: n + k, lambda p: range(1, p.total + 1)),
+    _Formula("too fast", lambda n, k, p: n * k, lambda p: range(2, p.total + 1)),
+    _Formula("too slow", lambda n, k, p: n // k, lambda p: range(2, p.last + 1)),
+    _Formula("stopped", lambda n, k, p: np.minimum(n, k), lambda p: range(p.last)),
+    _Formula(
+        "restarted", lambda n, k, p: n - k * (n >= k), lambda p: range(p.second + 1, p.last + 1)
+    ),
+    _Formula(
+        "resumed",
+        lambda n, k, p: np.maximum(n - k * (n >= p.off), 0),
+        lambda p: range(1, p.last * p.has_begun),
+        "late",
+    ),
+    _Formula(
+        "resumed",
+        lambda n, k, p: n + k * (n >= p.off),
+        lambda p: range(1, (p.total + 1) * p.has_begun),
+        "early",
+    ),
+    _Formula(
+        "plateau",
+        lambda n, k, p: np.maximum(np.minimum(n, p.end), n - k),
+        lambda p: range(1, p.last - p.end + 1),
+        "later",
+    ),
+    _Formula(
+        "plateau",
+        lambda n, k, p: n + k * (n > p.end - k),
+        lambda p: range(1, p.end - p.plateau + 2),
+        "earlier",
+    ),
+    *(
+        _Formula("total", step, lambda p: range(p.warmup + 1, 4 * p.total), slack=_ROUNDED)
+        for step in _STRETCHED
+    ),
+    *(
+        _Formula(
+            "warmup",
+            partial(_with_warmup, start, after),
+            numbers,
+            slack=_ROUNDED,
+        )
+        for start, numbers in _WARMUP_STARTS
+        for after in _AFTER_WARMUP
+    ),
+)
+
+
+# The search.
+
+
+def _plan_of(curve: Curve, peak: float, logged: PrintedLrs, first_off: int) -> _Plan:
     total = curve.total_steps
-    yield _Formula("late", range(1, last), lambda n, k: n - k)
-    yield _Formula("early", range(1, total + 1), lambda n, k: n + k)
-    yield _Formula("too fast", range(2, total + 1), lambda n, k: n * k)
-    yield _Formula("too slow", range(2, last + 1), lambda n, k: n // k)
-    yield _Formula("stopped", range(last), np.minimum)
-    if first_off > 1:  # after a single row, a restart cannot be distinguished from a late start
-        places = range(int(steps[1]) + 1, last + 1)
-        yield _Formula("restarted", places, lambda n, k: n - k * (n >= k))
-        begin = int(steps[first_off])
-        shifts = range(1, last)
-        yield _Formula("resumed/late", shifts, lambda n, k: n - k * (n >= begin), begin)
-        shifts = range(1, total + 1)
-        yield _Formula("resumed/early", shifts, lambda n, k: n + k * (n >= begin), begin)
-    segments = [
-        (segment, after)
-        for segment, after in with_stops(curve._exact_segments)
-        if after is not None
-    ]
-    plateaus = [(segment.begin, after) for segment, after in segments if segment.is_flat]
-    for first, after in plateaus:
-        yield from _formulas_of_plateau(first, after, last)
-    segment, after = segments[0]
-    has_warmup = after == segment.length < total and segment.start < segment.end
+    second, last, off = logged.steps[[1, -1, first_off]].tolist()
+    segments = list(with_stops(curve._exact_segments))
+    first, after_first = segments[0]
     warmup = 0
-    if has_warmup:
-        warmup = after
-    yield from _formulas_of_total(total, warmup, plateaus)
-    if has_warmup:
-        yield from _formulas_of_warmup(total, warmup)
+    if after_first == first.length < total and first.start < first.end:
+        warmup = first.length
+    plateau, end = last + 1, last
+    for segment, after in segments:
+        if after is not None and segment.is_flat and segment.begin <= off:
+            plateau, end = segment.begin, after - 1
+    lrs = curve.learning_rate(np.arange(total + 1), peak).astype(np.float64)
+    return _Plan(total, warmup, plateau, end, second, last, off, first_off > 1, lrs)
 
 
-def _formulas_of_plateau(first: int, after: int, last: int) -> Iterator[_Formula]:
-    end = after - 1
-    later = range(1, last - end + 1)
-    yield _Formula("plateau/later", later, lambda n, k: np.maximum(np.minimum(n, end), n - k), end)
-    earlier = range(1, after - first + 1)
-    yield _Formula("plateau/earlier", earlier, lambda n, k: n + k * (n >= after - k), end)
+def _of_formula(formula: _Formula, logged: PrintedLrs, plan: _Plan) -> Iterator[Fault]:
+    """Find the numbers that explain all rows, in at most `_MAX_RANGES` ranges.
 
-
-def _formulas_of_total(
-    total: int, warmup: int, plateaus: Sequence[tuple[int, int]]
-) -> Iterator[_Formula]:
-    """Yield formulas for k updates, with the same warmup or the same fraction of it."""
-    totals = range(warmup + 1, _MAX_TIMES_LONGER * total)
-
-    def in_proportion(n: Steps, k: Steps) -> NDArray[Any]:
-        return n * total / k
-
-    def after_warmup(n: Steps, k: Steps) -> NDArray[Any]:
-        return np.where(n < warmup, n, warmup + (n - warmup) * (total - warmup) / (k - warmup))
-
-    def after_plateau(n: Steps, k: Steps) -> NDArray[Any]:
-        _, after = plateaus[0]
-        return np.where(n < warmup, n, np.maximum(np.minimum(n, after), n * total / k))
-
-    yield _Formula("total", totals, in_proportion, total, _ROUNDED)
-    yield _Formula("total", totals, after_warmup, total, _ROUNDED)
-    if plateaus:
-        yield _Formula("total", totals, after_plateau, total, _ROUNDED)
-
-
-def _formulas_of_warmup(total: int, warmup: int) -> Iterator[_Formula]:
-    """Yield formulas for a warmup of k updates; without rows in it, it may be 0."""
-    lengths = range(total)
-
-    def before_shorter_decay(n: Steps, k: Steps) -> NDArray[Any]:
-        return warmup + (n - k) * (total - warmup) / (total - k)
-
-    def before_same_decay(n: Steps, k: Steps) -> NDArray[Any]:
-        return warmup + n - k
-
-    def before_shorter_plateau(n: Steps, k: Steps) -> NDArray[Any]:
-        return np.maximum(n, warmup) + 0 * k
-
-    for after in (before_shorter_decay, before_same_decay, before_shorter_plateau):
-
-        def step(n: Steps, k: Steps, after: _Step = after) -> NDArray[Any]:
-            return np.where(n < k, n * warmup / np.maximum(k, 1), after(n, k))
-
-        yield _Formula("warmup", lengths, step, warmup, _ROUNDED)
-
-
-def _of_formula(
-    formula: _Formula, logged: PrintedLrs, lrs: Floats, first_off: int
-) -> Iterator[Fault]:
-    """Find the numbers that explain all rows, in at most `_MAX_RANGES` ranges."""
-    numbers = np.array(formula.numbers, np.int64)
-    row: int | None = first_off
+    Trying every number on every row would take too long. So numbers are tried on those rows that
+    contradict some of them.
+    """
+    possible = formula.numbers(plan)
+    numbers = np.array(possible, np.int64)
+    row: int | None = int(np.searchsorted(logged.steps, plan.off))
     ranges: list[tuple[int, int]] = []
     while row is not None:
-        numbers = numbers[_misses(formula, logged, lrs, row, numbers) <= 0]
+        numbers = numbers[_misses(formula, logged, plan, row, numbers) <= 0]
         # Two ranges are two answers, such as one update late and fifteen early.
         breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
         parts = [part for part in np.split(numbers, breaks)[:_MAX_RANGES] if part.size]
         ranges = [(int(part[0]), int(part[-1])) for part in parts]
-        row = _unexplained_row(formula, logged, lrs, ranges)
+        row = _unexplained_row(formula, logged, plan, ranges)
     for least, most in ranges:
-        is_open = most == formula.numbers[-1]
+        is_limit_of_search = most == possible[-1] and formula.word != "earlier"
         # A log that does not show the end of the curve does not show a total.
-        if not (is_open and formula.name == "total"):
-            name = formula.name
-            if name == "plateau/later" and is_open:
-                name = "plateau/after the log"
-            elif name == "warmup" and least <= 1:
-                name = "no warmup"
-            text = _sentence(name, formula.planned, least, most, is_open=is_open)
-            yield Fault(name.partition("/")[0], text, least, most)
+        if not (is_limit_of_search and formula.name == "total"):
+            yield _fault(formula, plan, least, math.inf if is_limit_of_search else most)
 
 
 def _unexplained_row(
-    formula: _Formula, logged: PrintedLrs, lrs: Floats, ranges: Sequence[tuple[int, int]]
+    formula: _Formula, logged: PrintedLrs, plan: _Plan, ranges: Sequence[tuple[int, int]]
 ) -> int | None:
     """Return the row that the first number that fails misses by most; None if none fails."""
     for least, most in ranges:
         for k in np.linspace(least, most, _TRIED, dtype=np.int64).tolist():
-            misses = _misses(formula, logged, lrs, slice(None), k)
-            row = len(logged) - 1 - int(np.argmax(misses[::-1]))  # the last rules out the most
-            if misses[row] > 0:
-                return row
+            misses = _misses(formula, logged, plan, slice(None), k)
+            if misses.max() > 0:
+                return len(logged) - 1 - int(np.argmax(misses[::-1]))  # the last rules out the most
     return None
 
 
-def _misses(formula: _Formula, logged: PrintedLrs, lrs: Floats, rows: Any, numbers: Any) -> Floats:
+def _misses(formula: _Formula, logged: PrintedLrs, plan: _Plan, rows: Any, numbers: Any) -> Floats:
     """Return how far the learning rates of a formula are from those of rows; within, 0 or less."""
-    steps: Floats = formula.step(logged.steps[rows], numbers)
-    near: Floats = lrs[np.clip(steps, 0, len(lrs) - 1).astype(np.int64)][None]
+    steps = formula.step(logged.steps[rows], numbers, plan)
+    near = plan.lrs[np.clip(steps, 0, plan.total).astype(np.int64)][None]
     if formula.slack:
-        grid = np.arange(len(lrs))
+        grid = np.arange(plan.total + 1)
         around = (steps - formula.slack, steps, steps + formula.slack)
-        near = np.array([np.interp(some, grid, lrs) for some in around])
+        near = np.array([np.interp(some, grid, plan.lrs) for some in around])
+        # A warmup that counts from 1 may begin below the planned one.
+        slope = plan.lrs[1] - plan.lrs[0]
+        near = np.maximum(near + slope * np.minimum(np.array(around), 0), 0.0)
     return np.maximum(logged.low[rows] - near.max(0), near.min(0) - logged.high[rows])
 
 
-def _sentence(name: str, planned: int, least: int, most: int, *, is_open: bool) -> str:
-    place = f"update {least}" if least == most else f"an update between {least} and {most}"
-    units = {"place": place, "planned": planned}
+def _fault(formula: _Formula, plan: _Plan, least: int, most: float) -> Fault:
+    name = formula.name
+    if name == "warmup" and least <= 1:
+        name = "no warmup"
+    number = f"{least} to {most}"
+    place = f"an update between {least} and {most}"
+    if least == most:
+        number, place = f"{least}", f"update {least}"
+    elif most == math.inf:
+        number, place = f"{least} or more", f"update {least} or later"
+    units = {"place": place, "word": formula.word, **vars(plan)}
     for unit in ("update", "time", "step"):
-        number = f"{least}" if least == most else f"{least} to {most}"
-        if is_open:
-            number = f"{least} or more"
         units[f"{unit}s"] = f"{number} {unit}" if number == "1" else f"{number} {unit}s"
     shows, *causes = _SENTENCES[name]
-    possible = [cause for cause in causes if least <= _LARGEST.get(cause, most)]
-    return f"{shows}: {', or '.join(possible)}".format(**units)
+    possible = [cause for cause in causes if least <= _LARGEST.get(cause, least)]
+    return Fault(name, f"{shows}: {', or '.join(possible)}".format(**units), least, most)
 
 
-def _of_skipped_updates(logged: PrintedLrs, lrs: Floats, first_off: int) -> Iterator[Fault]:
+def _of_skipped_updates(logged: PrintedLrs, plan: _Plan) -> Iterator[Fault]:
     """Find how many updates each row is late, if this never falls and grows slowly."""
-    counts: list[int] = []
-    previous = 0
+    late, previous, first_late = 0, 0, 0
     steps: list[int] = logged.steps.tolist()
     for row, step in enumerate(steps):
-        least = 0
-        if counts:
-            least = counts[-1]
-        most = _MAX_SKIPPED  # while the first loss scale is too large
-        since = step
-        if row > first_off:
-            most = counts[first_off] + _MAX_SKIPPED_LATER
-            since = step - steps[first_off]
-        most = min(most + since // _UPDATES_PER_SKIP, least + step - previous)
-        possible = np.arange(least, most + 1)
-        late_lrs = lrs[np.clip(step - possible, 0, len(lrs) - 1)]
+        most = _MAX_SKIPPED + step // _UPDATES_PER_SKIP  # while the first loss scale is too large
+        if step > plan.off:
+            most = first_late + _MAX_SKIPPED_LATER + (step - plan.off) // _UPDATES_PER_SKIP
+        possible: Steps = np.arange(late, min(most, late + step - previous) + 1)
+        late_lrs = plan.lrs[np.clip(step - possible, 0, plan.total)]
         fits = (logged.low[row] <= late_lrs) & (late_lrs <= logged.high[row])
         if not fits.any():
             return
-        counts.append(int(possible[np.argmax(fits)]))
-        previous = step
-    least, most = counts[first_off], counts[-1]
-    grows = f"the learning rates are late by a number that grows from {least} to {most} updates"
-    yield Fault("skipped", f"{grows}: fp16 skipped updates", least, most)
+        late, previous = int(possible[np.argmax(fits)]), step
+        if step == plan.off:
+            first_late = late
+    grows = (
+        f"the learning rates are late by a number that grows from {first_late} to {late} updates"
+    )
+    yield Fault("skipped", f"{grows}: fp16 skipped updates", first_late, late)
 
 
-# A number that is a learning rate, or the place of a group.
+# Faults whose number is a learning rate.
 
 
-def _limits(logged: PrintedLrs, constant: Any, factor: Floats) -> tuple[float, float] | None:
+def _limits(logged: PrintedLrs, constant: Floats, factor: Floats) -> tuple[float, float] | None:
     """Return the least and the greatest x, from 0 on, with which constant + factor·x explains all.
 
     None if there is none, or if no row depends on x.
     """
     rows = factor > 0
-    fixed = np.broadcast_to(constant, factor.shape)
-    if not rows.any() or not logged.contain(fixed)[~rows].all():
+    if not rows.any() or not logged.contain(constant)[~rows].all():
         return None
-    least = float(np.max((logged.low - fixed)[rows] / factor[rows]))
-    most = float(np.min((logged.high - fixed)[rows] / factor[rows]))
+    least = float(np.max((logged.low - constant)[rows] / factor[rows]))
+    most = float(np.min((logged.high - constant)[rows] / factor[rows]))
     if max(least, 0) > most:
         return None
     return max(least, 0.0), most
 
 
-def peak_limits(logged: PrintedLrs, expected: Floats, given: float) -> tuple[float, float] | None:
-    """Return the least and the greatest peak that explain all rows; None if there is none."""
-    limits = _limits(logged, 0.0, expected / given)
-    if limits is None or limits[0] == 0:
-        return None
-    return limits
-
-
 def _of_peak(logged: PrintedLrs, expected: Floats, given: float) -> Iterator[Fault]:
-    limits = peak_limits(logged, expected, given)
-    if limits is None:
+    limits = _limits(logged, np.zeros_like(expected), expected / given)
+    if limits is None or limits[0] == 0:
         return
     peak = simplest_between(*limits)
     factor = f"{peak / given:.4g}"
@@ -409,18 +426,14 @@ def _of_peak(logged: PrintedLrs, expected: Floats, given: float) -> Iterator[Fau
 
 
 def _of_clipping(logged: PrintedLrs, expected: Floats, is_off: Mask) -> Iterator[Fault]:
-    """Find a floor below which the learning rate does not fall."""
-    limits = _limits(logged, np.where(is_off, 0.0, expected), is_off.astype(np.float64))
-    if limits is None:
-        return
-    low, high = limits
-    # Neighboring intervals meet at their ends.
+    """Find a floor below which the learning rate does not fall. A warmup may begin below it."""
+    is_later = np.maximum.accumulate(is_off)
+    low = float(logged.low[is_off].max())
+    high = float(logged.high[is_later].min())
     least_width = _MIN_OVERLAP * float((logged.high - logged.low)[is_off].min())
-    if not 0 < low <= high - least_width < expected.max():
-        return
-    floor = simplest_between(low, high)
-    is_later = np.maximum.accumulate(is_off)  # a warmup may begin below the floor
-    if logged.contain(np.where(is_later, np.maximum(expected, floor), expected)).all():
+    is_above = (expected < logged.low)[is_off].all()
+    if is_above and 0 < low <= high - least_width < expected.max():
+        floor = simplest_between(low, high)
         text = f"the learning rate does not fall below {floor!r}: a floor was added"
         yield Fault("floor", text, low, high)
 
@@ -440,9 +453,7 @@ def _of_floor(logged: PrintedLrs, expected: Floats, lrs: Floats) -> Iterator[Fau
     floor = 0.0
     if low > 0:
         floor = simplest_between(low, high)
-    cause = "the floor is ignored"
-    if floor > end:
-        cause = "a floor was added"
+    cause = "a floor was added" if floor > end else "the floor is ignored"
     text = f"the learning rate falls towards {floor!r} instead of {end:.6g}: {cause}"
     yield Fault("floor", text, low, high)
 
@@ -458,3 +469,19 @@ def _past_the_end(logged: PrintedLrs, curve: Curve, is_off: Mask) -> list[Fault]
         "the end are on the curve"
     )
     return [Fault("past the end", text, last - end, last - end)]
+
+
+def simplest_between(low: float, high: float) -> float:
+    """Return the number with the fewest digits from `low` to `high`, both positive.
+
+    Of several, it is the one nearest to the middle.
+
+    >>> simplest_between(2.96e-4, 3.04e-4), simplest_between(0.123, 0.1249)
+    (0.0003, 0.124)
+    """
+    middle = (low + high) / 2
+    for digits in range(1, 17):
+        candidate = float(f"{middle:.{digits - 1}e}")
+        if low <= candidate <= high:
+            return candidate
+    return middle

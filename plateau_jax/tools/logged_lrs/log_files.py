@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,18 +14,19 @@ from typing import Any, cast
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 
-# In "iter 50/1000 | learning rate: 1.5E-04 | LR (group 0)=0.1": 50, 1.5E-04 and 0.1, with the names
-# before them.
+_ESCAPE_CODE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Such as a color of a console."""
+
+# In "iter 50/1000 | learning rate: 1.5E-04 | LR (group 0)=0.1, 'lr': 3e-4": 50, 1.5E-04, 0.1 and
+# 3e-4, with the names before them. "1,000" is one number, which no column takes.
 _NAMED_NUMBER = re.compile(
-    r"(?P<name>[A-Za-z_][\w/.()-]*(?: [\w()]+)*?)\s*[:=]?\s*\[?\s*"
-    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)])"
+    r"(?P<name>[A-Za-z_][\w/.()-]*(?: [\w()]+)*?)['\"]?\s*[:=]?\s*\[?\s*['\"]?"
+    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)])"
 )
-_STEP = r"\b(global_)?(step|iter|iteration|update|num_updates)s?\b"
-_NAME_OF_STEP = re.compile(_STEP, re.IGNORECASE)
-_NAMED_STEP = re.compile(_STEP + r"(\(train\))?[:=\s\[]*\d", re.IGNORECASE)
-_GROUPED_STEP = re.compile(_STEP + r"(\(train\))?[:=\s\[]*\d{1,3}(,\d{3})+\b", re.IGNORECASE)
 
 Row = Mapping[str, Any]
+IsStep = Callable[[Any], bool]
+"""Returns True for the name of a column of steps."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,13 @@ class Log:
 
     Attributes:
         name: Its name in messages.
-        rows: Mappings from columns to cells; of a file, one for each line.
+        rows: Mappings from columns to cells; of a file, one for each line, empty if it is no row.
         place: What messages call a row.
     """
 
     name: str
     rows: Sequence[Row]
     place: str = "row"
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
-
-    def place_of(self, index: int) -> str:
-        return f"{self.name}, {self.place} {index + 1}"
 
 
 def decode_log(content: bytes, name: str) -> str:
@@ -63,35 +58,57 @@ def decode_log(content: bytes, name: str) -> str:
         raise ValueError(f"{name}: {error}: save the log as UTF-8, or pass its rows") from None
 
 
-def parse_log(text: str, name: str) -> Log:
-    """Parse the text of a file."""
+def parse_log(text: str, name: str, is_step: IsStep) -> Log:
+    """Parse the text of a file.
+
+    Lines are read as JSON, as CSV and as those of a console; the format that finds the most rows
+    with a step counts. Other lines are skipped.
+    """
     document = _rows_of_document(text)
     if document is not None:
-        return Log(name, [_flatten(row) for row in document])
+        return Log(name, document)
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
-    lines = list(io.StringIO(text, newline=None))
-    parse = _parser_of(lines)
-    if lines and lines[-1].strip() and not _is_complete(lines[-1], parse):
-        # The trainer was stopped while it wrote, or is writing now.
-        problem = "the last line has no line end and may be incomplete: it is left out"
-        warn(f"{name}: {problem}; if the row is complete, end it with a newline")
+    lines = list(io.StringIO(_ESCAPE_CODE.sub("", text), newline=None))
+    # The trainer was stopped while it wrote, or is writing now: the last number may be cut.
+    if lines and not lines[-1].endswith("\n") and not _json_object(lines[-1]):
+        if lines[-1].strip():
+            problem = "the last line has no line end and may be incomplete: it is left out"
+            warn(f"{name}: {problem}; if the row is complete, end it with a newline")
         del lines[-1]
-    return Log(name, parse(lines, name), "line")
+
+    def num_rows(rows: Sequence[Row]) -> tuple[int, int]:
+        filled = [row for row in rows if len(row) > 1]
+        return sum(any(map(is_step, row)) for row in filled), len(filled)
+
+    formats = (
+        [_json_object(line) for line in lines],
+        _parse_csv(lines, name, is_step),
+        _parse_console(lines, is_step),
+    )
+    return Log(name, max(formats, key=num_rows), "line")
 
 
 def _rows_of_document(text: str) -> list[Row] | None:
     """Return the rows of a JSON list of objects, also under `log_history` as in the Trainer."""
     document: Any = None
-    if text.lstrip().startswith(("{", "[")):
-        with suppress(ValueError, RecursionError):
-            document = json.loads(text)
+    with suppress(ValueError, RecursionError):
+        document = json.loads(text)
     if isinstance(document, dict):
         document = cast("dict[str, Any]", document).get("log_history")
     if isinstance(document, list):
         rows = cast("list[Any]", document)
         if all(isinstance(row, dict) for row in rows):
-            return rows
+            return [_flatten(row) for row in rows]
     return None
+
+
+def _json_object(line: str) -> Row:
+    """Return the object of a line; an empty one if the line is something else."""
+    with suppress(ValueError, RecursionError):
+        row = json.loads(line)
+        if isinstance(row, dict):
+            return _flatten(cast("Row", row))
+    return {}
 
 
 def _flatten(row: Row) -> Row:
@@ -106,90 +123,26 @@ def _flatten(row: Row) -> Row:
     return flat
 
 
-_Parse = Callable[[Sequence[str], str], list[Row]]
+def _parse_csv(lines: Sequence[str], name: str, is_step: IsStep) -> list[Row]:
+    """Read rows with as many cells as the header before them.
 
-
-def _parser_of(lines: Sequence[str]) -> _Parse:
-    """Return the function that parses lines like these."""
-    first = next(filter(str.strip, lines), "").lstrip()
-    columns = re.split(r'"?\s*[,\t]\s*"?', first.strip().strip('"'))
-    is_header = any(map(_NAME_OF_STEP.fullmatch, columns))
-    is_console = not is_header and any(map(_NAMED_STEP.search, lines))
-    if first.startswith("{") or (first.startswith("[") and not is_console):
-        return _parse_json_lines
-    if is_console:
-        return _parse_console
-    return _parse_csv
-
-
-def _is_complete(line: str, parse: _Parse) -> bool:
-    """Return True if a line has its end, or the bracket that closes a JSON object or list.
-
-    Without them, its last number may be cut.
+    A header has the name of a column of steps. Without one, it is the first line.
     """
-    if line.endswith("\n") or parse is not _parse_json_lines:
-        return line.endswith("\n")
-    with suppress(ValueError, RecursionError):
-        return isinstance(json.loads(line), dict | list)
-    return False
-
-
-def _parse_json_lines(lines: Sequence[str], name: str) -> list[Row]:
     rows: list[Row] = []
-    for number, line in enumerate(lines, 1):
-        row: Any = {}
-        problem = "this line is not a JSON object"
-        try:
-            if line.strip():
-                row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            row = None
-            problem = f"this line is not JSON ({error})"
-        if not isinstance(row, dict):
-            advice = "for other JSON, pass the rows, json.loads(...)"
-            raise ValueError(f"{name}, line {number}: {problem}; {advice}")
-        rows.append(_flatten(cast("Row", row)))
-    return rows
-
-
-def _parse_console(lines: Sequence[str], name: str) -> list[Row]:
-    """Read names with numbers. A line without a step belongs to the last one that has a step."""
-    rows: list[Row] = []
-    position: Row = {}
-    for number, line in enumerate(lines, 1):
-        if _GROUPED_STEP.search(line):
-            raise ValueError(
-                f"{name}, line {number}: the step has separators of thousands: write it without"
-            )
-        cells = {found["name"]: found["number"] for found in _NAMED_NUMBER.finditer(line)}
-        steps = {column: cells[column] for column in cells if _NAME_OF_STEP.search(column)}
-        position = steps or position
-        rows.append({**position, **cells})
-    return rows
-
-
-def _parse_csv(lines: Sequence[str], name: str) -> list[Row]:
-    header = next(filter(str.strip, lines), "")
-    delimiter = "\t" if "\t" in header and "," not in header else ","
-    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=delimiter == ",", strict=True)
     columns: list[str] = []
-    rows: list[Row] = []
-    try:
-        for cells in reader:
-            row: Row = {}
-            if not columns and any(cells):
-                columns = cells
-                check_columns(columns, name)
-            elif any(cells[len(columns) :]):  # decimal commas would split a number into two cells
-                problem = "more cells than columns; is this CSV with commas?"
-                raise ValueError(f"{name}, line {len(rows) + 1}: {problem}")
-            else:
-                row = dict(zip(columns, cells, strict=False))
-            rows.append(row)
-            rows += [{}] * (reader.line_num - len(rows))  # a cell may have several lines
-    except csv.Error as error:
-        problem = f"this row is not CSV ({error})"
-        raise ValueError(f"{name}, line {len(rows) + 1}: {problem}") from None
+    for line in lines:
+        delimiter = "\t" if "\t" in line and "," not in line else ","
+        cells: list[str] = []
+        with suppress(csv.Error, StopIteration):
+            cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
+        row: Row = {}
+        if any(map(is_step, cells)) or (any(cells) and not columns):
+            columns = cells
+        elif len(cells) >= len(columns) and not any(cells[len(columns) :]):
+            row = dict(zip(columns, cells, strict=False))
+        rows.append(row)
+    if any(map(is_step, columns)):
+        check_columns(columns, name)
     return rows
 
 
@@ -198,3 +151,22 @@ def check_columns(columns: Iterable[Any], name: str) -> None:
     for column, count in Counter(columns).items():
         if column and count > 1:
             raise ValueError(f"{name} has several columns named {checks.short_repr(column)}")
+
+
+def _parse_console(lines: Sequence[str], is_step: IsStep) -> list[Row]:
+    """Read names with numbers.
+
+    A line without a step belongs to the last one that has a step, and adds what that one lacks.
+    """
+    rows: list[Row] = []
+    steps: Row = {}
+    known: set[str] = set()
+    for line in lines:
+        cells = {found["name"]: found["number"] for found in _NAMED_NUMBER.finditer(line)}
+        if any(map(is_step, cells)):
+            steps = {column: cell for column, cell in cells.items() if is_step(column)}
+            known = set()
+        new = {column: cell for column, cell in cells.items() if column not in known}
+        rows.append({**steps, **new})
+        known.update(new)
+    return rows

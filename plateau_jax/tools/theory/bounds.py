@@ -13,7 +13,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.tools.drawing import tables
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
-from plateau_jax.tools.theory.step_bins import bins_before, last_iterate_sums, suffix_sums
+from plateau_jax.tools.theory.step_bins import last_iterate_sums, step_bins, suffix_sums
 
 _Floats = NDArray[np.float64]
 
@@ -208,7 +208,7 @@ def minimize_bound(curve: Curve) -> LeastBound:
     >>> minimize_bound(PlateauCurve(1))
     LeastBound(bound=1.0, peak=1.0)
     """
-    s, n = next(bins_before(curve, [curve.total_steps], MAX_SINGLE_STEPS, _NEAREST))
+    s, n = step_bins(curve, MAX_SINGLE_STEPS, _NEAREST)
     if not len(s):
         raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
     tails = suffix_sums(s * n)[1:]
@@ -223,7 +223,7 @@ def minimize_bound(curve: Curve) -> LeastBound:
 
 def _bound_until(s: _Floats, n: _Floats, tail: float) -> LeastBound:
     """Return the bound and peak of the first bins; the multipliers after them sum to `tail`."""
-    total, squares, inner = last_iterate_sums(s, n, damping=0.0)
+    total, squares, inner = last_iterate_sums(s, n)
     inner += 2 * _TAIL_COST * tail
     # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R =
     # √(Q + D·S) the peak is 1/R and the bound R/S. In this form a single step, R = S = s, gives

@@ -1,7 +1,6 @@
-"""Bins of consecutive steps of a curve, and sums over them: for bounds and forecasts."""
+"""Bins of consecutive steps of a curve, and sums over them: for bounds."""
 
-from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -16,55 +15,39 @@ _Floats = NDArray[np.float64]
 _Steps = NDArray[np.int64]
 
 _MANY_SEGMENTS = 256
-"""A curve with more segments is taken for that of a log: a line between each two learning rates."""
+"""A curve with more segments may be one of lines between logged learning rates."""
 
 
-def bins_before(
-    curve: Curve, steps: Sequence[int], most_single: int, nearest: int
-) -> Iterator[tuple[_Floats, _Floats]]:
-    """Yield (multipliers, lengths) of the bins of a curve before each of the given steps.
+def step_bins(curve: Curve, most_single: int, nearest: int) -> tuple[_Floats, _Floats]:
+    """Return the multipliers and the lengths of bins of all steps of a curve.
 
-    If the last of the given steps is at most `most_single`, every step is a bin. Otherwise bins
-    grow with the distance from the given step and from the borders of segments: each of the
-    `nearest` steps is a bin, and farther bins have a length of 1/nearest of their distance. The
-    multiplier of a bin is the one in its middle. Bins with the multiplier 0 are left out.
+    If the curve has at most `most_single` steps, every step is a bin. Otherwise bins grow with the
+    distance from the end and from the borders of segments: each of the last `nearest` steps is a
+    bin, and earlier bins have a length of 1/nearest of their distance. The multiplier of a bin is
+    the one in its middle. Bins with the multiplier 0 are left out.
     """
-    last = max(steps)
-    if last <= most_single:
-        multipliers = np.asarray(curve(np.arange(last)), np.float64)
-        places = np.flatnonzero(multipliers)
-        for step in steps:
-            count = np.searchsorted(places, step)
-            s = multipliers[places[:count]]
-            yield s, np.ones(len(s))
-        return
-    begins = bin_begins(curve)
-    for step in steps:
-        near = step - _distances(step, nearest)
-        borders = sorted_unique(np.concatenate([begins[begins < step], near]))
-        s = mean_multipliers(curve, borders)
-        n = np.diff(borders).astype(np.float64)
-        yield s[s > 0], n[s > 0]
-
-
-def mean_multipliers(curve: Curve, borders: _Steps) -> _Floats:
-    """Return the multiplier in the middle of each bin."""
+    total = curve.total_steps
+    if total <= most_single:
+        multipliers = np.asarray(curve(np.arange(total)), np.float64)
+        s = multipliers[multipliers != 0]
+        return s, np.ones(len(s))
+    borders = _sorted_unique(
+        np.concatenate([_bin_begins(curve), total - _distances(total, nearest)])
+    )
     lengths = np.diff(borders)
-    if np.all(lengths == 1):
-        return np.asarray(curve(borders[:-1]), np.float64)
     # The two steps in the middle of a bin are one if its length is odd.
     middles = borders[:-1] + np.stack([(lengths - 1) // 2, lengths // 2])
-    return np.mean(np.asarray(curve(middles), np.float64), axis=0)
+    s = np.mean(np.asarray(curve(middles), np.float64), axis=0)
+    return s[s > 0], lengths[s > 0].astype(np.float64)
 
 
-@lru_cache(64)
-def bin_begins(curve: Curve) -> _Steps:
+def _bin_begins(curve: Curve) -> _Steps:
     """Return the first steps of bins that grow with the distance from the borders of segments.
 
     Bins are short there because the sums over later steps change fastest right before a segment
     with much lower learning rates, and because some shapes are steep at their start.
     """
-    begins = segment_begins(curve)
+    begins = _segment_begins(curve)
     has_many = len(begins) > _MANY_SEGMENTS
     steps: list[_Steps] = []
     for begin, end in pairwise([*begins.tolist(), curve.total_steps]):
@@ -76,34 +59,25 @@ def bin_begins(curve: Curve) -> _Steps:
         distances = _distances(length, nearest)
         steps.append(begin + distances)
         steps.append(end - distances)
-    return sorted_unique(np.concatenate(steps))
+    return _sorted_unique(np.concatenate(steps))
 
 
-def segment_begins(curve: Curve) -> _Steps:
+def _segment_begins(curve: Curve) -> _Steps:
     """Return the first step of each segment that is not empty."""
     begins = [segment.begin for segment, _ in with_stops(curve._exact_segments)]
     return np.array(begins, np.int64)
 
 
-def first_and_last_steps_of(curve: Curve, updates: int) -> _Steps:
-    """Return the first and the last step of each segment, up to a number of updates, in order.
-
-    A segment is monotone, so the largest and the smallest learning rate are among them.
-    """
-    begins = segment_begins(curve)
-    borders = sorted_unique(np.concatenate([begins, begins - 1, [updates - 1]]))
-    return borders[(borders >= 0) & (borders < updates)]
+def largest_multiplier(curve: Curve) -> float:
+    """Return the largest multiplier of all steps: a segment is monotone."""
+    begins = _segment_begins(curve)
+    ends = np.append(begins[1:], curve.total_steps) - 1
+    return float(np.max(curve(np.append(begins, ends))))
 
 
-def largest_multiplier(curve: Curve, updates: int) -> float:
-    """Return the largest multiplier of the first updates."""
-    multipliers = curve(first_and_last_steps_of(curve, updates))
-    return float(np.max(multipliers))
-
-
-def sorted_unique(steps: NDArray[Any]) -> NDArray[Any]:
+def _sorted_unique(steps: NDArray[Any]) -> NDArray[Any]:
     """Return the distinct steps in ascending order."""
-    # np.unique hashes all steps, which takes seconds for a log with thousands of learning rates.
+    # np.unique hashes all steps, which takes seconds for a curve with thousands of segments.
     steps = np.sort(steps)
     is_new = np.append(True, np.diff(steps) > 0)
     return steps[is_new]
@@ -137,10 +111,10 @@ def suffix_sums(values: _Floats) -> _Floats:
     return np.append(sums_from_end[::-1], 0.0)
 
 
-def last_iterate_sums(s: _Floats, n: _Floats, damping: float) -> tuple[float, float, float]:
+def last_iterate_sums(s: _Floats, n: _Floats) -> tuple[float, float, float]:
     """Return Σ s, Σ s² and a double sum over T steps.
 
-        Σ_{k<T-1} s_k / (Σ_{j>k} s_j + damping) · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
+        Σ_{k<T-1} s_k / Σ_{j>k} s_j · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
 
     The steps come in bins, each of n steps with the learning rate s. All terms of a bin are taken
     at its middle.
@@ -151,7 +125,7 @@ def last_iterate_sums(s: _Floats, n: _Floats, damping: float) -> tuple[float, fl
     squares = sums_of_squares[1:] + s * s * (n + 1) / 2
     counts = n.copy()
     counts[-1] -= 1  # the last step has no term
-    # Without damping, nothing is left to divide by after the last step.
-    denominators = np.where(counts > 0, after + damping, 1.0)
+    # Nothing is left to divide by after the last step.
+    denominators = np.where(counts > 0, after, 1.0)
     terms = counts * s / denominators * squares / (after + s)
     return float(sums[0]), float(sums_of_squares[0]), float(np.sum(terms))

@@ -1,0 +1,136 @@
+"""Logs without learning rates that can be compared: errors name the place and the argument."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.curves.requirements import A_NUMBER
+from support.logs import rows_of
+from support.wrong import wrong
+
+from plateau_jax import BatchPlan, PlateauCurve, compare_log
+
+CURVE = PlateauCurve(1_000, warmup_steps=50)
+PEAK = 1e-3
+STEPS = range(0, 1_000, 20)
+ROWS = rows_of(step=STEPS, lr=CURVE.learning_rate(STEPS, PEAK))
+
+
+def compare_rows(rows, **columns):
+    return compare_log(rows, CURVE, PEAK, **columns)
+
+
+@pytest.mark.parametrize("source", [3, {"step": [1]}, iter(["step,lr"]), pd.Series([1])])
+@wrong(TypeError, "must be a path, a pandas data frame, or a list of dictionaries")
+def test_source_without_rows(source):
+    compare_rows(source)
+
+
+@wrong(ValueError, "log: 'utf-8' codec can't decode byte 0xe9", "save the log as UTF-8, or pass")
+def test_log_in_latin_1(tmp_path):
+    path = tmp_path / "log"
+    path.write_bytes("step,lr\n1,é\n".encode("latin-1"))
+    compare_rows(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "log has no rows"),
+        ("\n\n", "log has no rows"),
+        ("[1, 2]\n", "log has no rows"),
+        ('{"step": [\n', "log has no rows"),
+        ("training\nhas ended\n", "log has no rows"),
+        ("step,lr\n", "log has no rows"),
+        ("step,lr\n1,2,3\n", "log has no rows"),
+        ("step,lr, lr\n1,3,3\n", "log has several columns named 'lr'"),
+        ("step,lr\n1,n/a\n", f"log, line 2: lr = 'n/a' {A_NUMBER}"),
+        ("epoch 1 lr 3e-4\n", "log has no usual column for step among 'epoch', 'lr'"),
+        ("step 900: lr 1\nstep 1,000: lr 1\n", "line 2: step = '1,000' must be a number: write it"),
+    ],
+)
+def test_text_that_is_not_a_log(tmp_path, text, problem):
+    path = tmp_path / "log"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        compare_rows(path)
+
+
+@wrong(ValueError, "the log has 100 learning rates at 50 steps: keep those of one rank or run")
+def test_learning_rates_of_two_runs():
+    compare_rows([{**row, "lr": lr} for row in ROWS for lr in (row["lr"], 1.0)])
+
+
+def compare_with_last_row(**cells):
+    compare_rows([*ROWS, {"step": 1_000, "lr": 0.0, **cells}])
+
+
+@pytest.mark.parametrize("cell", ["true", True, "1,234", 2j, pytest.param(10**400, id="large"), {}])
+@wrong(ValueError, "the log, row 51: lr = ", A_NUMBER)
+def test_learning_rate_that_is_not_a_number(cell):
+    compare_with_last_row(lr=cell)
+
+
+@pytest.mark.parametrize("lr", [-1, np.inf])
+@wrong(ValueError, "the log, row 51: lr = {lr}", "must be finite and not negative")
+def test_negative_or_infinite_learning_rate(lr):
+    compare_with_last_row(lr=lr)
+
+
+@pytest.mark.parametrize("step", [2.5, -1, 2**31])
+@wrong(ValueError, "row 51: step = ", "number of updates")
+def test_step_that_is_not_a_number_of_updates(step):
+    compare_with_last_row(step=step)
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"epoch": [1], "lr": [3]}, "no usual column for step among 'epoch', 'lr': name one with"),
+        ({"step": [1], "_step": [1], "lr": [3]}, "several columns for step, 'step', '_step'"),
+        ({"step": [1], "loss": [3]}, "for lr among 'step', 'loss': name one with lr=, or in a"),
+        ({"step": [1], "lr": [3], "learning_rate": [3]}, "several columns for lr, 'lr', 'learning"),
+        ({"step": [1], "lr": [None]}, "the log has no learning rates"),
+    ],
+)
+def test_log_that_does_not_suffice(columns, problem):
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        compare_rows(rows_of(**columns))
+
+
+@wrong(ValueError, "no column lr = 'lrs', only 'step', 'lr'")
+def test_misspelled_name_of_a_column():
+    compare_rows(ROWS, lr="lrs")
+
+
+LONG = "many\nlines " * 1_000
+
+
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ({"step": LONG, "lr": 1}, {}),
+        ({f"{LONG}{number}": 1 for number in range(100)}, {}),
+        ({"step": 1, LONG: "x"}, {"lr": LONG}),
+        ({"step": 1, LONG: -1}, {"lr": LONG}),
+        ({"step": 1, "lr": 1}, {"lr": LONG}),
+    ],
+)
+def test_messages_are_one_line_of_limited_length(row, columns):
+    with pytest.raises(ValueError, match="the log") as caught:
+        compare_rows([row], **columns)
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 1500
+
+
+@wrong(ValueError, "peak_value = 0 must be positive")
+def test_peak_of_zero():
+    compare_log(ROWS, CURVE, 0)
+
+
+@wrong(ValueError, "curve is from BatchPlan.scale: a step is 1 samples or tokens, but a log counts")
+def test_curve_that_counts_samples():
+    plan = BatchPlan([(0, 1), (400, 2)])
+    compare_log(ROWS, plan.scale(CURVE, 1, reference=2), PEAK)
