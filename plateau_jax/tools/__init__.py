@@ -1,4 +1,4 @@
-"""Tools around a run: pictures, files, comparisons, forecasts, the command line.
+"""Tools around a run: pictures, files, comparisons, the command line.
 
 `batch_plan` (schedules of batch sizes), `averaging_weights` (`Curve.merge_weights`),
 `configuration` (curves from files and from text), and a folder for each of the others.

@@ -115,14 +115,21 @@ def compare_log(
     the end".
 
     Args:
-        source: The path of a log, or its rows, as in `LossRun.read`. Its steps are numbers of
-            updates: the row of step n should have the learning rate at step n of the curve. If the
-            log counts from 1, its learning rates are one update late.
+        source: The path of a file: CSV with commas or tabs, JSON lines or a list, or the lines of a
+            console; in UTF-8, or in UTF-16 with a byte-order mark. Or an open binary file. Or rows:
+            a list of dictionaries, such as that of a `MetricLog`, or a pandas data frame. Its steps
+            are numbers of updates: the row of step n should have the learning rate at step n of the
+            curve. If the log counts from 1, its learning rates are one update late. Rows without a
+            step or a learning rate are left out, and so is, with a `CurveWarning`, a last line
+            that may be incomplete.
         curve: The curve that the run should have followed.
         peak_value: Its peak learning rate.
-        step: The column of steps, as in `LossRun.read`.
-        lr: The column of learning rates, as in `LossRun.read`; in a CSV file of TensorBoard,
-            `Value`. If a cell is a list, its first item is used.
+        step: The column of steps: by default `step`, `global_step`, `train/global_step`,
+            `trainer/global_step`, `num_updates`, `_step` or `applied`, or else `iter`, `iteration`
+            or `update`.
+        lr: The column of learning rates: by default `lr`, `learning_rate`, `train/lr` or
+            `train/learning_rate`, or else a name with one of the first two, such as `lr-AdamW`, or
+            else `Value`, as TensorBoard writes. If a cell is a list, its first item is used.
 
     Returns:
         A `LogComparison` with the attributes `first_difference`, `logged` and `expected`, `fault`
