@@ -57,8 +57,6 @@ def check_reads_fail(directory, error, message):
         checkpoints.load(2, part=part, model=model)
     with pytest.raises(error, match=message):
         checkpoints.load_model(model, 2, part="model")
-    with pytest.raises(error, match=message):
-        checkpoints.merge([2, 1], [0.0, 1.0], into=model, part="model")
     assert part.state == "as before"
     assert (model.weight == 0).all()
 
