@@ -217,8 +217,7 @@ class Checkpoints:
                 parts.check_memory(name, part)
             return _check_step(step), names, partial
 
-        def read(checkpoints: list[CheckpointReader]) -> tuple[CheckpointReader, dict[str, Any]]:
-            [saved] = checkpoints
+        def read(saved: CheckpointReader) -> tuple[CheckpointReader, dict[str, Any]]:
             _check_saved_parts(saved, names)
             states: dict[str, Any] = {}
             for name, part in parts_by_name.items():
@@ -297,8 +296,7 @@ class Checkpoints:
             parts.check_memory("model", model)
             return _check_step(step), [part]
 
-        def read(checkpoints: list[CheckpointReader]) -> tuple[int, Any]:
-            [saved] = checkpoints
+        def read(saved: CheckpointReader) -> tuple[int, Any]:
             _check_saved_parts(saved, [part], advice=': pass the name of the model as part="…"')
             return saved.step, loading.read_model(saved, part, model)
 
@@ -354,7 +352,7 @@ class Checkpoints:
     def _read_newest(
         self,
         step: int | None,
-        read: Callable[[list[CheckpointReader]], Value],
+        read: Callable[[CheckpointReader], Value],
         *,
         verify: bool,
     ) -> Value | None:
@@ -370,7 +368,7 @@ class Checkpoints:
 
         damages: list[str] = []
         for checkpoint in reversed(candidates):
-            value, damage = loading.read_verified([checkpoint], read, verify=verify)
+            value, damage = loading.read_verified(checkpoint, read, verify=verify)
             if not damage:
                 if damages:
                     message = (
