@@ -1,11 +1,10 @@
-"""Compare cooldowns from one checkpoint with merged weights, and hold a plateau until it is flat.
+"""Start cooldowns of several lengths from one checkpoint, and hold a plateau until it is flat.
 
 A small network learns to predict the next byte of Python's standard library from the previous
 eight: in JAX with optax and in PyTorch with LambdaLR, from the same weights, with the same batches.
 After the stable phase both save a checkpoint, from which three runs continue, each with a different
-cooldown. A fourth continues at the constant learning rate and saves a checkpoint every 20 updates;
-weighted means of these checkpoints replace the cooldowns. All this is repeated for several seeds,
-and the losses are compared.
+cooldown. A fourth continues at the constant learning rate. All this is repeated for several seeds,
+and the losses are compared where each cooldown ends.
 
 One more run starts from scratch, holds its peak until the loss has stopped falling, and then cools
 down. At every update the two learning rates are the same float32, bit for bit. The losses of the
@@ -22,7 +21,6 @@ import program
 import argparse
 import io
 import sysconfig
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,18 +42,16 @@ from plateau_jax import (
     resume_record,
     scale_by_curve,
 )
-from torch_bridge import Checkpoints, lambda_lr
+from torch_bridge import lambda_lr
 
 matplotlib.use("Agg")  # writes files, opens no window
 
 CONTEXT = 8  # bytes
-INTERVAL = (
-    20  # updates between two evaluations on the held-out text, and between two checkpoints to merge
-)
+INTERVAL = 20  # updates between two evaluations on the held-out text
 # Okabe and Ito, safe for colour-blind readers.
 BLUE, GREEN, ORANGE, PINK = "#0072B2", "#009E73", "#D55E00", "#CC79A7"
 BLACK, GRAY = "#000000", "#888888"
-NAMES = {"constant": "constant lr", "merged": "merged", "cooled": "cooled down"}
+NAMES = {"constant": "constant lr", "cooled": "cooled down"}
 
 
 def network(seed):
@@ -120,19 +116,17 @@ class Run(NamedTuple):
     """Updates before each evaluation."""
     losses: np.ndarray
     """Losses on the held-out text, one per evaluation."""
-    kept: dict[int, dict[str, jax.Array]]
-    """The weights in JAX after some of the updates."""
     jax_state: tuple
     """Weights and optimizer state. JAX arrays never change, so they need no copy to be a
     checkpoint."""
     torch_state: bytes
 
 
-def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoints=None):
+def train(name, curve, args, text, *, start=None, rule=None, evaluate_after=()):
     """Train under a curve in both frameworks, from its first step or from another run's checkpoint.
 
-    The weights after the updates in `keep` are kept: in memory for JAX, in `checkpoints` for
-    PyTorch.
+    The losses are evaluated every `INTERVAL` updates, at the end, and after the numbers of updates
+    in `evaluate_after`.
     """
     model = network(text.seed)
     adam = torch.optim.Adam(model.parameters(), lr=args.peak)
@@ -171,7 +165,7 @@ def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoint
         adam.load_state_dict(saved["adam"])
         scheduler.load_state_dict(saved["scheduler"])
 
-    done, learning_rates, evaluated_at, losses, kept = first, [], [], [], {}
+    done, learning_rates, evaluated_at, losses = first, [], [], []
 
     def evaluate():
         evaluated_at.append(done)
@@ -179,16 +173,10 @@ def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoint
             (jax_loss(state[0], *text.held_out), torch_loss(model, *text.held_out).item())
         )
 
-    def keep_weights():
-        if done in keep:
-            kept[done] = state[0]
-            checkpoints.save(done, wait=True, model=model)
-
-    keep_weights()
     # A held run makes more updates than its curve has steps.
     bar = tqdm(desc=name, total=curve.total_steps, initial=first, unit=" updates", leave=False)
     while scheduler.curve_step < curve.total_steps:
-        if done % INTERVAL == 0:
+        if done % INTERVAL == 0 or done in evaluate_after:
             evaluate()
         batch = text.batch(done)
         state, loss, jax_lr = jax_update(state, *batch)
@@ -199,7 +187,6 @@ def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoint
             scheduler.step(float(loss))
         done += 1
         bar.update()
-        keep_weights()
     bar.close()
     evaluate()
 
@@ -219,16 +206,8 @@ def train(name, curve, args, text, *, start=None, rule=None, keep=(), checkpoint
         learning_rates,
         evaluated_at,
         losses,
-        kept,
         state,
         saved.getvalue(),
-    )
-
-
-def merge(trees, weights):
-    """Return the weighted mean of trees of arrays."""
-    return jax.tree.map(
-        lambda *leaves: sum(w * x for w, x in zip(weights, leaves, strict=True)), *trees
     )
 
 
@@ -240,9 +219,6 @@ class SeedResults(NamedTuple):
     """The stable phase, its continuation at the constant learning rate, the cooldowns."""
     constant: list[float]
     cooled: list[float]
-    merged: list[float]
-    difference: float
-    """The largest difference between the losses of a merge in PyTorch and in JAX."""
 
 
 def train_seed(text, stable, branches, args):
@@ -251,30 +227,12 @@ def train_seed(text, stable, branches, args):
     cooled = [
         train(f"cooldown of {branch.steps}", branch, args, text, start=trunk) for branch in branches
     ]
-    merged_steps = [
-        [*range(branch.at, branch.total_steps, INTERVAL), branch.total_steps] for branch in branches
-    ]
     longer = stable.then(StagedCurve([(max(args.cooldowns),)], start=1.0))
-    with tempfile.TemporaryDirectory() as folder:
-        keep = {step for steps in merged_steps for step in steps}
-        checkpoints = Checkpoints(folder, keep=len(keep))
-        constant = train(
-            "constant lr", longer, args, text, start=trunk, keep=keep, checkpoints=checkpoints
-        )
-        merged, in_torch, model = [], [], network(text.seed)
-        for branch, steps in zip(branches, merged_steps, strict=True):
-            weights = branch.merge_weights(steps)
-            checkpoints.merge(steps, weights, into=model, part="model")
-            in_torch.append(torch_loss(model, *text.held_out).item())
-            trees = [constant.kept[step] for step in steps]
-            mean = merge(trees, weights.tolist())
-            merged.append(float(jax_loss(mean, *text.held_out)))
-    at_constant = [
-        float(jax_loss(constant.kept[steps[-1]], *text.held_out)) for steps in merged_steps
-    ]
-    difference = max(abs(one - other) for one, other in zip(merged, in_torch, strict=True))
-    ends = [float(run.losses[0, -1]) for run in cooled]
-    return SeedResults(text.seed, [trunk, constant, *cooled], at_constant, ends, merged, difference)
+    ends = [branch.total_steps for branch in branches]
+    constant = train("constant lr", longer, args, text, start=trunk, evaluate_after=ends)
+    at_constant = [float(constant.losses[0, constant.evaluated_at.index(end)]) for end in ends]
+    at_end = [float(run.losses[0, -1]) for run in cooled]
+    return SeedResults(text.seed, [trunk, constant, *cooled], at_constant, at_end)
 
 
 def compare(seeds, args):
@@ -282,12 +240,10 @@ def compare(seeds, args):
     columns = "".join(f"{f'seed {seed.number}':>10}" for seed in seeds)
     print(f"\nheld-out loss in JAX        {columns}{'mean':>10}")
     for index, steps in enumerate(args.cooldowns):
-        for name in ("constant", "merged", "cooled"):
-            losses = [getattr(seed, name)[index] for seed in seeds]
+        for field, name in NAMES.items():
+            losses = [getattr(seed, field)[index] for seed in seeds]
             row = "".join(f"{loss:10.4f}" for loss in [*losses, np.mean(losses)])
-            print(f"{NAMES[name]:14} {steps:5} updates{row}")
-    difference = max(seed.difference for seed in seeds)
-    print(f"largest difference between a merge in PyTorch and the same in JAX: {difference:.1e}")
+            print(f"{name:14} {steps:5} updates{row}")
 
 
 def draw_picture(path, seed, held):
@@ -311,8 +267,6 @@ def draw_picture(path, seed, held):
     for run, color in zip([held, *cooled], [PINK, *colors], strict=True):
         last = run.losses[0, -1]
         label(below, f"{last:.3f}", (run.updates.stop, last), (2, -11), "right", color)
-    for run, merged, color in zip(cooled, seed.merged, colors, strict=True):
-        below.plot(run.updates.stop, merged, "o", color=color, mfc="white", ms=7, zorder=5)
 
     peak = trunk.learning_rates.max()
     branching = trunk.updates.stop
@@ -325,7 +279,7 @@ def draw_picture(path, seed, held):
     label(above, text, (branching, peak / 2), (-8, 0), "right")
     above.set_ylim(top=1.2 * peak)
     above.set_title("Learning rate", loc="left")
-    below.set_title("Held-out loss, nats per byte (circles: merged checkpoints)", loc="left")
+    below.set_title("Held-out loss, nats per byte", loc="left")
     below.set(xlabel="updates")
     # With the fall at the start in view, the differences at the end would be invisible.
     lowest = min(run.losses[0].min() for run in runs)

@@ -147,8 +147,7 @@ def _report_error(kind, error, traceback) -> None:
 # Minutes and GB of memory with the defaults, measured on one core of a shared machine.
 _COSTS = {
     "batch_plan.py": (1.9, 0.5),
-    "branch_cooldowns.py": (0.9, 0.8),
-    "cooldowns_afterwards.py": (1.1, 0.5),
+    "branch_cooldowns.py": (0.6, 0.8),
     "sweep.py": (0.4, 0.5),
     "train_bloom.py": (0.8, 0.7),
     "train_digits.py": (0.4, 0.7),

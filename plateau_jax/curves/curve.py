@@ -279,40 +279,6 @@ class Curve(Storable):
 
     # Tools, which are imported when they are called.
 
-    def merge_weights(
-        self, steps: Steps, *, mean_of: Step | Steps | None = None
-    ) -> NDArray[np.float64]:
-        """Return weights that turn checkpoints of a constant learning rate into a cooldown.
-
-        Train at the level of step `steps[0]`, and save checkpoints θ₀, …, θ_k after `steps[0]`, …,
-        `steps[k]` updates. Their mean Σ c_j θ_j, which `torch_bridge.Checkpoints.merge` computes,
-        approximates the model at the end of this curve (WSM, Tian et al. 2025, arXiv:2507.17634):
-
-            w_j = mean of curve(steps[j-1]), …, curve(steps[j] - 1), divided by curve(steps[0])
-            c₀ = 1 - w₁,    c_j = w_j - w_{j+1},    c_k = w_k
-
-        A checkpoint may instead contain the mean of the weights after each of the last `mean_of`
-        updates, a block. If block j begins at step b_j, w_j = curve(b_j) / curve(b₀).
-
-        Args:
-            steps: The number of updates before each checkpoint: increasing integers, at least two,
-                or one with `mean_of`. The curve must not rise from the first to the last of them.
-            mean_of: The number of updates in each block, or in all of them. Each begins where the
-                one before it ends, and together they contain the cooldown.
-
-        Returns:
-            Weights at least 0 with the sum 1, of dtype float64 and shape (k + 1,).
-
-        >>> from plateau_jax import StagedCurve
-        >>> stable = StagedCurve([(100, 1.0), (900,)])
-        >>> branch = stable.cooldown(600, 400, shape="linear")
-        >>> branch.merge_weights([600, 700, 800, 900, 1000], mean_of=100)
-        array([0.  , 0.25, 0.25, 0.25, 0.25])
-        """
-        from plateau_jax.tools.averaging_weights import merge_weights
-
-        return merge_weights(self, steps, mean_of)
-
     def describe(self) -> str:
         """Return a table of the segments as text.
 

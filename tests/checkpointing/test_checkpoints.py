@@ -14,6 +14,7 @@ from threading import Barrier, Event
 from unittest.mock import patch
 from weakref import ref
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -115,8 +116,44 @@ def test_averaged_model_loads_into_its_module(tmp_path):
     checkpoints.load_model(model, part="mean")
     assert_same_bits(model.state_dict(), mean.module.state_dict())
     other = AveragedModel(model)
-    checkpoints.merge([1], [1.0], into=other, part="mean")
+    checkpoints.load_model(other, part="mean")
     assert_same_bits(other.state_dict(), mean.state_dict())
+
+
+class Tied(nn.Module):
+    """Two layers that share a weight, and a seed as extra state."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first = nn.Linear(3, 3)
+        self.second = nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.seed = seed
+
+    def get_extra_state(self):
+        return {"seed": self.seed, "array": np.arange(self.seed)}
+
+    def set_extra_state(self, state):
+        self.seed = state["seed"]
+        assert state["array"].tolist() == list(range(self.seed))
+
+
+def test_load_model_keeps_ties_and_extra_state(tmp_path):
+    saved = Tied(3)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, model=saved)
+    tied = Tied(9)
+    checkpoints.load_model(tied, part="model")
+    assert tied.second.weight is tied.first.weight
+    assert torch.equal(tied.first.weight, saved.first.weight)
+    assert tied.seed == 3
+
+    untied = Tied(9)
+    untied.second.weight = nn.Parameter(torch.zeros(3, 3))
+    checkpoints.load_model(untied, part="model")
+    assert torch.equal(untied.first.weight, saved.first.weight)
+    assert torch.equal(untied.second.weight, saved.first.weight)
 
 
 def test_count_of_another_module_is_not_dropped(tmp_path):

@@ -436,11 +436,7 @@ def load_model(checkpoints, model, part):
     return checkpoints.load_model(model, part="model")
 
 
-def merge(checkpoints, model, part):
-    checkpoints.merge([1, 2], [0.75, 0.25], into=model, part="model")
-
-
-every_read = pytest.mark.parametrize("read", [load_newest, load_step_2, load_model, merge])
+every_read = pytest.mark.parametrize("read", [load_newest, load_step_2, load_model])
 
 
 def result_of(read, directory):
@@ -475,12 +471,9 @@ def test_failed_read_loads_all_or_nothing(saved, read, event):
             results.append(result_of(read, saved))
         if not operation.happened:
             break
-    if read is merge:
-        expected = {Result(1.25, None)}
-    else:
-        expected = {Result(2.0, 2)}
-        if event is input_output_error and read is not load_step_2:
-            expected.add(Result(1.0, 1))
+    expected = {Result(2.0, 2)}
+    if event is input_output_error and read is not load_step_2:
+        expected.add(Result(1.0, 1))
     assert set(results) == expected
     if event is interrupt:
         assert len(results) == 1  # after all others were interrupted
@@ -503,9 +496,7 @@ def replace_step_2(directory):
 def test_read_while_another_process_saves(saved, tmp_path, read, save, first):
     """A reader sees the newest checkpoint of that moment, and never parts of two."""
     errors = ()
-    if read is merge:
-        errors = (ValueError, RuntimeError)
-    elif read is load_step_2 and save is save_and_prune:
+    if read is load_step_2 and save is save_and_prune:
         errors = (ValueError,)  # no checkpoint 2
     results = []
     for at in itertools.count(first, 2):
@@ -519,9 +510,7 @@ def test_read_while_another_process_saves(saved, tmp_path, read, save, first):
         if not operation.happened:
             break
         assert Checkpoints(directory).steps() in ([3], [1, 2])
-    if read is merge:
-        possible = {Result(1.25, None), Result(1.5, None)}
-    elif save is replace_step_2:
+    if save is replace_step_2:
         possible = {Result(2.0, 2), Result(3.0, 2)}
     else:
         possible = {Result(2.0, 2), Result(3.0, 3)}

@@ -1,6 +1,5 @@
 """Wrong calls of `Checkpoints`, and states that a checkpoint can't hold."""
 
-import math
 import re
 import warnings
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.checkpointing.checkpoints import Part, model_of_buffer
+from support.checkpointing.checkpoints import Part
 from support.checkpointing.wrapped_tensors import Unlisted, Wrapped
 from support.wrong import wrong
 from torch.nn import Linear
@@ -32,18 +31,8 @@ def saved(tmp_path_factory):
     """Return a run with checkpoints 10 and 20, and 50 of a different model with more parts."""
     directory = tmp_path_factory.mktemp("errors")
     checkpoints = Checkpoints(directory, keep=9)
-    checkpoints.save(
-        10,
-        model=bare_linear(),
-        int64=model_of_buffer(torch.zeros(2)),
-        quantized=model_of_buffer(wrapped()),
-    )
-    checkpoints.save(
-        20,
-        model=bare_linear(),
-        int64=model_of_buffer(torch.zeros(2)),
-        quantized=model_of_buffer(torch.zeros(2)),
-    )
+    for step in (10, 20):
+        checkpoints.save(step, model=bare_linear())
     model = Linear(4, 2, bias=False)
     optimizer = SGD(model.parameters())
     checkpoints.save(50, model=model, numbers=[1], options={"a": 1}, optimizer=optimizer, wait=True)
@@ -167,39 +156,6 @@ def test_load_model_from_a_list(checkpoints, model):
 )
 def test_load_model_of_a_different_shape(checkpoints, model):
     checkpoints.load_model(model, 50, part="model")
-
-
-# Merging.
-
-
-@pytest.mark.parametrize(
-    ("error", "steps", "weights", "message"),
-    [
-        (TypeError, 10, [1.0], r"steps = 10 .*sequence"),
-        (TypeError, [10, 20.0], [0.5, 0.5], r"steps\[1\] = 20\.0"),
-        (ValueError, [10, 20], [1.0], r"steps has length 2, and weights 1"),
-        (ValueError, [10, 20], [0.5, math.nan], r"weights\[1\] = nan"),
-        (ValueError, [10, 20], [0.5, 0.50001], r"weights add up to 1\.00001"),
-    ],
-)
-def test_wrong_steps_or_weights(checkpoints, model, error, steps, weights, message):
-    before = model.weight.clone()
-    with pytest.raises(error, match=f"(?s){message}") as caught:
-        checkpoints.merge(steps, weights, into=model, part="model")
-    assert type(caught.value) is error
-    assert torch.equal(model.weight, before)
-
-
-@wrong(ValueError, "values is torch.float32 in checkpoint 20, and torch.int64 here", "mean")
-def test_merge_floats_into_integers(checkpoints):
-    model = model_of_buffer(torch.zeros(2, dtype=torch.int64))
-    checkpoints.merge([20], [1.0], into=model, part="int64")
-
-
-@wrong(ValueError, "values has a class or a dtype in checkpoint 10 that can't be averaged")
-def test_merge_quantized_tensors(checkpoints):
-    model = model_of_buffer(torch.zeros(2))
-    checkpoints.merge([10, 20], [0.5, 0.5], into=model, part="quantized")
 
 
 # States that a checkpoint can't hold.

@@ -158,7 +158,7 @@ def test_parts_may_draw_random_numbers(tmp_path):
 
 
 def test_reads_of_weights_leave_random_states(tmp_path):
-    """Whoever evaluates, merges or branches off does not want those of the run."""
+    """Whoever evaluates or branches off does not want those of the run."""
     model = constant_model(1)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, model=model, progress={})
@@ -166,7 +166,6 @@ def test_reads_of_weights_leave_random_states(tmp_path):
     expected = draw()
     seed(2)
     checkpoints.load_model(model, part="model")
-    checkpoints.merge([1], [1.0], into=model, part="model")
     checkpoints.load(model=model, partial=True)
     assert draw() == expected
 

@@ -194,6 +194,15 @@ def test_rejection_of_a_state_is_raised_on_all(tmp_path):
     saved.check_next_save()
 
 
+def test_load_model_gives_all_ranks_the_buffers_of_rank_0(tmp_path):
+    model = nn.Module()
+    model.register_buffer("statistics", tensor_of_rank())
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, model=model, wait=True)
+    checkpoints.load_model(model, part="model")
+    assert model.get_buffer("statistics").tolist() == [0.0, 0.0, 0.0]
+
+
 def test_damage_is_known_to_all_ranks(tmp_path):
     """Each rank checks a share of the files."""
     part = Part({"of_rank": tensor_of_rank()})
@@ -211,8 +220,8 @@ def test_damage_is_known_to_all_ranks(tmp_path):
         distributed.barrier()
         error = error_of(checkpoints.load, part=part, model=model)
         assert f"only damaged checkpoints: 1: {path.name} is damaged" in error
-        error = error_of(checkpoints.merge, [1], [1.0], into=model, part="model")
-        assert f"a damaged checkpoint: 1: {path.name} is damaged" in error
+        error = error_of(checkpoints.load_model, model, part="model")
+        assert f"only damaged checkpoints: 1: {path.name} is damaged" in error
         assert_same_bits(gathered(model.state_dict()), before)
         distributed.barrier()
         path.write_bytes(content)

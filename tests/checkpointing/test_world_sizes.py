@@ -1,4 +1,4 @@
-"""Steps and models saved on some number of ranks, and loaded or merged on another; to the bit."""
+"""Steps and models saved on some number of ranks, and loaded on another; to the bit."""
 
 import json
 import warnings
@@ -30,8 +30,6 @@ from torch_bridge.training.distributed.processes import rank, world_size
 pytestmark = pytest.mark.slow
 
 SHARDED = ("fsdp", "hybrid")
-MERGED_STEPS = [1, 2, 3]
-WEIGHTS = [0.5, 0.2, 0.3]
 
 
 # Optimizers.
@@ -116,7 +114,7 @@ def content_of(step):
 
 @dataclass
 class SavedRun:
-    """A directory with a trained step for each optimizer, and models to merge."""
+    """A directory with a trained step for each optimizer, and a model."""
 
     directory: Path
     wrapper: str
@@ -134,10 +132,8 @@ def save_run(directory, wrapper):
         checkpoints = Checkpoints(directory / optimizer)
         checkpoints.save(3, step=step, wait=True)
         content[optimizer] = content_of(step)
-    checkpoints = Checkpoints(directory / "models")
-    for number in MERGED_STEPS:
-        model = wrapped(wrapper, net(number))
-        checkpoints.save(number, model=model, wait=True)
+    model = wrapped(wrapper, net(1))
+    Checkpoints(directory / "model").save(3, model=model, wait=True)
     return content
 
 
@@ -239,19 +235,8 @@ def check_warnings(messages, ranks_before):
 
 
 @pytest.mark.parametrize("wrapper", [*WRAPPED, on_ranks(2, "plain")])
-def test_model_is_merged(saved, wrapper):
+def test_model_gets_its_state(saved, wrapper):
     model = wrapped(wrapper, net(99))
-    checkpoints = Checkpoints(saved.directory / "models")
-    checkpoints.merge(MERGED_STEPS, WEIGHTS, into=model, part="model")
-    merged = gathered(plain_state(model))
-    assert_equal_trees(merged, merged_by_hand())
-
-
-def merged_by_hand():
-    """Sum in float32, the last one first, each product rounded before it is added."""
-    first, second, last = (net(number).state_dict() for number in MERGED_STEPS)
-    merged = dict(last)
-    for name, tensor in last.items():
-        if tensor.is_floating_point():
-            merged[name] = tensor * 0.3 + first[name] * 0.5 + second[name] * 0.2
-    return merged
+    checkpoints = Checkpoints(saved.directory / "model")
+    assert checkpoints.load_model(model, part="model") == 3
+    assert_equal_trees(gathered(plain_state(model)), net(1).state_dict())

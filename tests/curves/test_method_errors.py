@@ -11,7 +11,6 @@ from support.curves.requirements import (
     A_NUMBER,
     A_PEAK,
     A_SHAPE,
-    AN_INTEGER,
     IN_0_TO_1,
     at_least,
     at_most,
@@ -32,12 +31,6 @@ from plateau_jax import (
 @pytest.fixture
 def curve():
     return PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)], min_lr_ratio=0.1)
-
-
-@pytest.fixture
-def branch():
-    """A curve that holds until step 600, and then falls to 0 within 400 steps."""
-    return StagedCurve([(100, 1.0), (900,)]).cooldown(600, 400)
 
 
 # Values and learning rates.
@@ -113,54 +106,6 @@ def test_continuation_past_the_last_step():
 def test_shape_of_a_cooldown_to_0(shape):
     flat = StagedCurve([(10,)], start=1)
     flat.cooldown(5, 5, shape=shape)
-
-
-# Averaging weights.
-
-
-def test_wrong_steps_of_a_merge(branch):
-    with raises(TypeError, "steps = 5 must be a sequence of integers"):
-        branch.merge_weights(5)
-    with raises(ValueError, "steps[0] = -1", at_least(0)):
-        branch.merge_weights([-1, 600])
-    for steps in ([600], [7, 70, 70], [600, 2**31]):
-        with raises(ValueError, f"steps = {steps}", f"two rising integers, at most {MAX_STEP}"):
-            branch.merge_weights(steps)
-
-
-def test_wrong_means_of_a_merge(branch):
-    with raises(TypeError, "mean_of[1] = 50.0", AN_INTEGER):
-        branch.merge_weights([700, 800], mean_of=[100, 50.0])
-    with raises(ValueError, "mean_of = 0", at_least(1)):
-        branch.merge_weights([1000], mean_of=0)
-    with raises(ValueError, "mean_of[0] = 1001", "at most steps[0] = 1000"):
-        branch.merge_weights([1000], mean_of=[1001])
-    with raises(ValueError, "steps has length 2, and mean_of 3"):
-        branch.merge_weights([700, 800], mean_of=[1, 1, 1])
-    with raises(ValueError, "steps = []", "one or more rising integers"):
-        branch.merge_weights([], mean_of=50)
-
-
-def test_means_that_are_not_next_to_each_other(branch):
-    with raises(ValueError, "steps[2] = 780 begins at step 680", "must begin at steps[1] = 700"):
-        branch.merge_weights([600, 700, 780, 1000], mean_of=[100, 100, 100, 220])
-
-
-def test_means_of_the_wrong_updates(branch):
-    end = "steps[-1] = 750 must be at least total_steps = 1000: no block contains updates 751 to"
-    with raises(ValueError, end):
-        branch.merge_weights([600, 650, 700, 750], mean_of=50)
-    begin = "steps[0] - mean_of = 650 must be at most 600, where the curve begins to fall: no "
-    with raises(ValueError, begin, "contains updates 601 to 650"):
-        branch.merge_weights(range(700, 1001, 50), mean_of=50)
-    with raises(ValueError, "= 1000 must be below the end of the curve"):
-        branch.merge_weights([1050, 1100], mean_of=50)
-    with raises(
-        ValueError,
-        "rises from step 50 to step 99",
-        "from steps[0] - mean_of = 50 to total_steps",
-    ):
-        branch.merge_weights(range(100, 1001, 50), mean_of=50)
 
 
 # Stacks.

@@ -17,7 +17,6 @@ SMALL = {
     "curve.py": "--quick",
     "scale.py": "--quick",
     "checkpoints.py": "--quick",
-    "block_means.py": "--width 32 --rounds 1",
     "speedups.py": "--rounds 1 --calls 1 --rows 4 --samples 8 --layers 1",
     "step.py": "--rounds 1 --calls 2",
     "gpt2.py": "--tiny",

@@ -20,7 +20,6 @@ WITH_PICTURE = [
     "train_digits",
     "sweep",
     "branch_cooldowns",
-    "cooldowns_afterwards",
     "train_lstm",
     "train_bloom",
     "batch_plan",
@@ -180,7 +179,6 @@ NO_CHECKPOINT = "--resume: there is no checkpoint"
 WRONG = [
     WrongArguments("sweep.py", "--peak nan", "--peak nan"),
     WrongArguments("sweep.py", "--output sweep.xyz", "--output sweep.xyz"),
-    WrongArguments("cooldowns_afterwards.py", "--updates 410", "--updates 410 must be a multiple"),
     WrongArguments("train_flax.py", "--resume", f"{NO_CHECKPOINT} in train_flax"),
     WrongArguments("train_flax.py", "--mesh 2 2 --width 7", "--width of 2, for --mesh 2 2"),
     WrongArguments(

@@ -29,7 +29,6 @@ SMALL_RUNS = {
     "branch_cooldowns.py": (
         "--warmup 20 --stable 120 --cooldowns 10 30 60 --every 5 --seeds 2 --output new/runs.png"
     ),
-    "cooldowns_afterwards.py": ("--seeds 3 --cooldowns 4 --updates 800 --output new/cooldowns.png"),
     "train_gpt.py": (
         "--steps 200 --every 20 --precision bf16 --accumulation 2 --batch-size 4 --context 32"
         " --width 32 --layers 2 --device cpu"

@@ -56,12 +56,6 @@ def constant_model(value: float) -> nn.Module:
     return model
 
 
-def model_of_buffer(values: Tensor) -> nn.Module:
-    model = nn.Module()
-    model.register_buffer("values", values)
-    return model
-
-
 def save_steps(directory: Path, steps: Sequence[int], keep: int = 2, **more_parts: Any) -> None:
     """Save these checkpoints one after the other. The number of a part's state is the step."""
     checkpoints = Checkpoints(directory, keep=keep)

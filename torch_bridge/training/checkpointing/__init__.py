@@ -3,5 +3,5 @@
 `file_format` (the files), `stored_values` (what a tensor or a NumPy value is in a file), `states`
 (a state as tensors and a structure), `parts` (objects that have a state), `checkpoint_dirs`
 (manifests, commit, pruning), `saving` (in the background), `loading` (digests, resharding),
-`merging` (means of several checkpoints), `checkpoints` (the public class).
+`checkpoints` (the public class).
 """

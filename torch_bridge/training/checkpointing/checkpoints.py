@@ -9,14 +9,12 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-from torch_bridge.training.checkpointing import checkpoint_dirs, loading, merging, parts, saving
+from torch_bridge.training.checkpointing import checkpoint_dirs, loading, parts, saving
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir
 from torch_bridge.training.checkpointing.loading import CheckpointReader
 from torch_bridge.training.checkpointing.parts import CheckpointPart
@@ -219,8 +217,7 @@ class Checkpoints:
                 parts.check_memory(name, part)
             return _check_step(step), names, partial
 
-        def read(checkpoints: list[CheckpointReader]) -> tuple[CheckpointReader, dict[str, Any]]:
-            [saved] = checkpoints
+        def read(saved: CheckpointReader) -> tuple[CheckpointReader, dict[str, Any]]:
             _check_saved_parts(saved, names)
             states: dict[str, Any] = {}
             for name, part in parts_by_name.items():
@@ -299,8 +296,7 @@ class Checkpoints:
             parts.check_memory("model", model)
             return _check_step(step), [part]
 
-        def read(checkpoints: list[CheckpointReader]) -> tuple[int, Any]:
-            [saved] = checkpoints
+        def read(saved: CheckpointReader) -> tuple[int, Any]:
             _check_saved_parts(saved, [part], advice=': pass the name of the model as part="…"')
             return saved.step, loading.read_model(saved, part, model)
 
@@ -317,91 +313,6 @@ class Checkpoints:
             loaded_step, state = newest
             collective_call(lambda: parts.set_state(model, state))
             return loaded_step
-
-    def merge(
-        self,
-        steps: Sequence[int],
-        weights: Sequence[float] | NDArray[np.floating[Any]],
-        *,
-        into: nn.Module,
-        part: str = "step",
-    ) -> None:
-        """Load the weighted mean of a model's weights in several checkpoints.
-
-            tensor = Σ weights[i] · (the tensor in checkpoint steps[i])
-
-        All tensors that are floating-point in the last of `steps` are averaged, buffers included.
-        Everything else, such as an integer buffer, comes from the last of `steps`.
-        `Curve.merge_weights` returns the weights that replace a cooldown, of the models themselves
-        or of their means over blocks of updates.
-
-        A tensor that is float64 in any checkpoint is summed in float64, every other one in float32.
-        At the end, the sum is rounded to the module's dtype. The result has the same bits on any
-        number of ranks. In addition to the module, each rank needs memory for one more copy of it
-        (under FSDP2, of this rank's shards), and for some copies of its largest tensor. The SHA-256
-        of every file is verified.
-
-        Args:
-            steps: The numbers of the checkpoints.
-            weights: A number for each checkpoint; may be negative. They must add up to 1 within
-                10⁻⁶, which leaves room for float32 rounding. A checkpoint of weight 0 is verified,
-                but not summed.
-            into: The module to load into, plain or wrapped, on any number of ranks, as for
-                `load_model`.
-            part: The name under which a `TrainStep` or a module was saved. An `AveragedModel` of
-                torch merges into the module that it averages, too.
-
-        Raises:
-            TypeError: `steps` is not a sequence of integers, or `weights` is not a sequence of
-                numbers.
-            ValueError: One of these:
-
-                - `steps` is empty.
-                - The numbers of weights and checkpoints differ, a weight is not finite, or the
-                  weights don't add up to 1.
-                - A checkpoint is missing, or was saved by a different version.
-                - A checkpoint has no such part, or the part is neither a `TrainStep` nor a module,
-                  or it is of a different model.
-                - A tensor is floating-point in a checkpoint, but not in the module.
-                - The module is on the meta device.
-                - The arguments differ between ranks.
-            RuntimeError: A checkpoint is damaged; or another rank has failed.
-            Exception: The error that the module raises if it rejects the result.
-
-        >>> import tempfile, torch
-        >>> from torch_bridge import Checkpoints
-        >>> directory, model = tempfile.TemporaryDirectory(), torch.nn.Linear(1, 1, bias=False)
-        >>> checkpoints = Checkpoints(directory.name)
-        >>> for number in (10, 20):
-        ...     _ = model.weight.data.fill_(number)
-        ...     checkpoints.save(number, model=model)
-        >>> checkpoints.merge([10, 20], [0.25, 0.75], into=model, part="model")
-        >>> model.weight.item()
-        17.5
-        >>> directory.cleanup()
-        """
-
-        def check_arguments() -> tuple[list[int], list[float], str]:
-            self._finish()
-            parts.check_memory("into", into)
-            checked_steps, checked_weights = merging.check_arguments(steps, weights)
-            return checked_steps, checked_weights, part
-
-        arguments = collective_call(check_arguments)
-        checked_steps, checked_weights, name = _agreed("merge", "(steps, weights, part)", arguments)
-
-        def read(checkpoints: list[CheckpointReader]) -> Any:
-            for saved in checkpoints:
-                _check_saved_parts(saved, [name])
-            return merging.merge_states(checkpoints, checked_weights, name, into)
-
-        with torch.inference_mode(False), torch.no_grad():
-            listed = self._list()
-            checkpoints = [self._checkpoints_of(step, listed)[-1] for step in checked_steps]
-            state, damage = loading.read_verified(checkpoints, read)
-            if damage:
-                raise RuntimeError(f"{self.directory} has a damaged checkpoint: {damage}")
-            collective_call(lambda: parts.set_state(into, state))
 
     def _wait(self) -> BaseException | None:
         """Wait for the pending save, and return its error."""
@@ -441,7 +352,7 @@ class Checkpoints:
     def _read_newest(
         self,
         step: int | None,
-        read: Callable[[list[CheckpointReader]], Value],
+        read: Callable[[CheckpointReader], Value],
         *,
         verify: bool,
     ) -> Value | None:
@@ -457,7 +368,7 @@ class Checkpoints:
 
         damages: list[str] = []
         for checkpoint in reversed(candidates):
-            value, damage = loading.read_verified([checkpoint], read, verify=verify)
+            value, damage = loading.read_verified(checkpoint, read, verify=verify)
             if not damage:
                 if damages:
                     message = (

@@ -3,8 +3,8 @@
 import hashlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
 from functools import cached_property
@@ -69,7 +69,7 @@ def read_part(saved: CheckpointReader, name: str, part: CheckpointPart) -> Any:
     rank = processes.rank()
     structure = saved.read_structure(name, rank)
     _check_form(name, part, structure)
-    state = read_tensors(saved, structure, TensorAllocator(name, part))
+    state = _read_tensors(saved, structure, name, part)
     if isinstance(part, parts.TrainStepInterface) and rank >= saved.manifest["world_size"]:
         current = part._live_state()
         for entry in PER_RANK_ENTRIES:
@@ -93,17 +93,16 @@ def read_random_states(saved: CheckpointReader) -> RandomStates | None:
     if rank >= saved.manifest["world_size"]:
         return None
     name = parts.RANDOM_STATES_PART
-    states = read_tensors(saved, saved.read_structure(name, rank), TensorAllocator(name, {}))
+    states = _read_tensors(saved, saved.read_structure(name, rank), name, {})
     return RANDOM_STATES_FORMAT.read(name, states)
 
 
 def read_model(saved: CheckpointReader, part: str, model: nn.Module) -> Mapping[str, Any]:
     """Return the state that a module gets: that of rank 0, under the module's plain names."""
-    structure = model_structure(saved, part, model)
-    return read_tensors(saved, structure, TensorAllocator(part, model))
+    return _read_tensors(saved, _model_structure(saved, part, model), part, model)
 
 
-def model_structure(saved: CheckpointReader, part: str, model: nn.Module) -> Mapping[str, Any]:
+def _model_structure(saved: CheckpointReader, part: str, model: nn.Module) -> Mapping[str, Any]:
     """Return the structure of a saved module, or of a training step's, under plain names.
 
     That of an `AveragedModel` also fits the module that it averages.
@@ -157,8 +156,9 @@ def _shapes_in(state: Mapping[str, Any]) -> dict[str, str]:
     return shapes
 
 
-def read_tensors(saved: CheckpointReader, structure: Any, allocator: "TensorAllocator") -> Any:
-    """Return a structure with its stored values read."""
+def _read_tensors(saved: CheckpointReader, structure: Any, name: str, part: CheckpointPart) -> Any:
+    """Return the structure of a part's state with its stored values read."""
+    allocator = _TensorAllocator(name, part)
     tensors: dict[str, Tensor] = {}
 
     def allocate(path: str, leaf: Any) -> None:
@@ -174,12 +174,12 @@ def read_tensors(saved: CheckpointReader, structure: Any, allocator: "TensorAllo
             return leaf
         return decode(path, leaf, tensors[leaf.name], allocator.sharded_like(path, leaf))
 
-    map_leaves(allocator.name, structure, allocate)
+    map_leaves(name, structure, allocate)
     saved.reader.fill_tensors(tensors)
-    return map_leaves(allocator.name, structure, fill)
+    return map_leaves(name, structure, fill)
 
 
-class TensorAllocator:
+class _TensorAllocator:
     """Allocates the tensors of a part to read into, sharded as the part needs them.
 
     A tensor is sharded like the tensor that the part has now. An optimizer that has not stepped yet
@@ -192,7 +192,7 @@ class TensorAllocator:
     """
 
     def __init__(self, name: str, part: CheckpointPart) -> None:
-        self.name = name
+        self._name = name
         self._part = part
 
     @cached_property
@@ -205,14 +205,14 @@ class TensorAllocator:
         if processes.has_group():
             with suppress(Exception):  # the part may have no state yet
                 state: Any = parts.get_state(self._part)
-                map_leaves(self.name, state, leaves.setdefault)
+                map_leaves(self._name, state, leaves.setdefault)
         return leaves
 
     @cached_property
     def _sharded_parameters(self) -> dict[str, Tensor]:
         """The sharded parameters of an optimizer or a training step, by the path of their state."""
         by_path: dict[str, Tensor] = {}
-        for path, optimizer in _optimizers_by_path(self.name, self._part).items():
+        for path, optimizer in _optimizers_by_path(self._name, self._part).items():
             for index, parameter in enumerate(all_parameters([optimizer])):
                 if mesh_of(parameter) is not None:
                     by_path[f"{path}.state.{index}"] = parameter
@@ -270,12 +270,12 @@ def _optimizers_by_path(name: str, part: CheckpointPart) -> dict[str, Optimizer]
 
 
 def read_verified(
-    checkpoints: Sequence[CheckpointDir],
-    read: Callable[[list[CheckpointReader]], Value],
+    checkpoint: CheckpointDir,
+    read: Callable[[CheckpointReader], Value],
     *,
-    verify: bool = True,
+    verify: bool,
 ) -> tuple[Value | None, str]:
-    """Read from checkpoints, and meanwhile verify all their files. A collective.
+    """Read from a checkpoint, and meanwhile verify all its files. A collective.
 
     With `verify`, the SHA-256 of each file is compared. Otherwise, each file must only be there.
     The files are divided among the ranks. If the number of ranks is unchanged, each rank verifies
@@ -284,25 +284,25 @@ def read_verified(
     Returns:
         The value that `read` returns, and ""; or None, and a description of the damage.
     """
-    for checkpoint in checkpoints:
-        if checkpoint.is_of_different_version:
-            raise ValueError(f"{checkpoint.path}: {checkpoint.damage}")
-        if checkpoint.damage:
-            return None, f"{checkpoint.step}: {checkpoint.damage}"
+    if checkpoint.is_of_different_version:
+        raise ValueError(f"{checkpoint.path}: {checkpoint.damage}")
+    if checkpoint.damage:
+        return None, f"{checkpoint.step}: {checkpoint.damage}"
 
     value: Value | None = None
     error: Exception | None = None
     damages: list[str] = []
     try:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            pending: list[Future[str]] = []
-            for checkpoint, name in files_to_verify(checkpoints):
-                pending.append(pool.submit(_find_damage, checkpoint, name, verify=verify))
+            pending = [
+                pool.submit(_find_damage, checkpoint, name, verify=verify)
+                for name in files_to_verify(checkpoint)
+            ]
             try:
-                value = read([CheckpointReader(checkpoint) for checkpoint in checkpoints])
+                value = read(CheckpointReader(checkpoint))
             finally:
                 damages += [verified.result() for verified in pending]
-                damages += [_find_change(checkpoint) for checkpoint in checkpoints]
+                damages.append(_find_change(checkpoint))
     except Exception as caught:  # of a damaged file, there may be any error
         error = caught
     damage = "; ".join(filter(None, damages))
@@ -329,18 +329,13 @@ def _find_change(checkpoint: CheckpointDir) -> str:
     return f"{checkpoint.step}: it was replaced or removed while it was read"
 
 
-def files_to_verify(checkpoints: Sequence[CheckpointDir]) -> list[tuple[CheckpointDir, str]]:
-    """Return this rank's share of the files, each as its checkpoint and its name."""
-    files: list[tuple[CheckpointDir, str]] = []
-    for checkpoint in checkpoints:
-        # Also a file that does not belong to it: `CheckpointReader` would read it too.
-        present = file_format.list_files(checkpoint.path)
-        names = {*present, *checkpoint.undamaged_manifest["files"]}
-        all_names = sorted(names, key=lambda name: (len(name), name))  # rank 2 before rank 10
-        files.extend(
-            (checkpoint, name) for name in all_names[processes.rank() :: processes.world_size()]
-        )
-    return files
+def files_to_verify(checkpoint: CheckpointDir) -> list[str]:
+    """Return the names of this rank's share of the files."""
+    # Also a file that does not belong to it: `CheckpointReader` would read it too.
+    present = file_format.list_files(checkpoint.path)
+    names = {*present, *checkpoint.undamaged_manifest["files"]}
+    all_names = sorted(names, key=lambda name: (len(name), name))  # rank 2 before rank 10
+    return all_names[processes.rank() :: processes.world_size()]
 
 
 def _find_damage(checkpoint: CheckpointDir, name: str, *, verify: bool) -> str:
