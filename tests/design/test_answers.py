@@ -264,7 +264,7 @@ def entries_of(*curves, peak=PEAK):
 
 
 def answer_about_curves(*curves):
-    return answer_comparison({"curves": entries_of(*curves), "runs": []})
+    return answer_comparison({"curves": entries_of(*curves)})
 
 
 def test_ratios_and_learning_rates_match_the_library():
@@ -277,7 +277,7 @@ def test_ratios_and_learning_rates_match_the_library():
     answer = learning_rates_at_step({"curves": entries, "step": 24})
     assert answer["learning_rates"] == pytest.approx(learning_rates, rel=1e-5)
     table = compare(*CURVES)
-    answer = answer_comparison({"curves": entries, "runs": []})
+    answer = answer_comparison({"curves": entries})
     for ratios, bound, ratio in zip(answer["ratios"], table.bounds, table.peaks, strict=True):
         assert ratios["bound"] == bound
         assert ratios["peak_ratio"] == ratio
@@ -306,7 +306,7 @@ def test_other_answers_are_about_valid_curves():
     assert of_stable["peak"] == PEAK
     (lr,) = learning_rates_at_step({"curves": entries, "step": 40})["learning_rates"]
     assert lr == pytest.approx(PEAK * STABLE(40), rel=1e-5)
-    (ratios,) = answer_comparison({"curves": entries, "runs": []})["ratios"]
+    (ratios,) = answer_comparison({"curves": entries})["ratios"]
     assert ratios["bound"] == 1
 
 
@@ -359,7 +359,7 @@ def test_answers_are_json(scale, peak):
     answers = [
         describe_curves({"curves": entries}),
         learning_rates_at_step({"curves": entries, "step": 5}),
-        answer_comparison({"curves": entries, "runs": []}),
+        answer_comparison({"curves": entries}),
     ]
     json.dumps(answers, allow_nan=False)
 
@@ -370,7 +370,7 @@ def test_answers_are_json(scale, peak):
 @pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
 @given(descriptions(counts=range(5)))
 @example({"kind": "staged", "stages": [(5, 1.0)]})
-def test_warmup_ends_where_the_curve_stops_rising(description):
+def test_warmup_is_the_rise_at_the_beginning(description):
     curve = build(description)
     arguments = warmup_arguments(curve)
     warm = PlateauCurve(curve.total_steps, **arguments)

@@ -1,8 +1,6 @@
-"""Runs whose losses follow the law of the loss, with some noise; logs, also on the design page."""
+"""Runs whose losses follow the law of the loss, with some noise; logs."""
 
 import csv
-import json
-from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from support.curve_warnings import ignore_curve_warnings
 
 from plateau_jax import Curve, LossRun, PlateauCurve
-from plateau_jax.tools.design.forecasts import open_log
 from plateau_jax.tools.forecasts.loss_law import schedule_sums
 
 LARGEST_LOSS = 12.0
@@ -72,22 +69,3 @@ CURVE = PlateauCurve(1000, warmup_steps=50)
 STEPS = np.arange(20, 1001, 20)
 LOSSES = 2.5 + 2 * STEPS**-0.5 + 0.1 * CURVE(STEPS)
 RUN = LossRun(CURVE, PEAK, STEPS, LOSSES)
-
-
-def opened(
-    log: str | bytes, curve: Curve | None = CURVE, peak: float | None = PEAK, **columns: str
-) -> dict[str, Any]:
-    """Return the answer of the page about a log and what the user chose."""
-    if isinstance(log, str):
-        log = log.encode()
-    described = None
-    if curve is not None:
-        described = curve.to_dict()
-    question = {
-        "name": "log.csv",
-        "content": b64encode(log).decode(),
-        "curve": described,
-        "peak": peak,
-        "columns": {"step": None, "loss": None, "lr": None, **columns},
-    }
-    return json.loads(json.dumps(open_log(question)))

@@ -4,9 +4,9 @@ import { element, formatLearningRate, formatStep, setProperties } from "./elemen
 import { swatch } from "./looks.js";
 
 // entries: {id, colour, name, isHidden, total: its steps}; ratios: an answer of the server per id,
-// or none yet. forecasts.cells(id) returns the cells of a curve's forecast, if any. listeners:
-// select, rename, hide, remove, makeReference (move to the top), usePeak (take over the best peak).
-export function drawCurves(body, entries, selected, ratios, forecasts, listeners) {
+// or none yet. listeners: select, rename, hide, remove, makeReference (move to the top), usePeak
+// (take over the best peak).
+export function drawCurves(body, entries, selected, ratios, listeners) {
   const rows = entries.map((entry, index) => {
     const row = rowOf(body, entry.id) ?? newRow(entry.id, listeners);
     const drawn = {
@@ -17,7 +17,7 @@ export function drawCurves(body, entries, selected, ratios, forecasts, listeners
       firstTotal: entries[0].total,
       ratios: ratios.get(entry.id),
     };
-    updateRow(row, drawn, forecasts.cells(entry.id), listeners);
+    updateRow(row, drawn, listeners);
     return row;
   });
   placeRows(body, rows);
@@ -36,12 +36,12 @@ function placeRows(body, rows) {
   });
 }
 
-function updateRow(row, entry, forecastCells, listeners) {
+function updateRow(row, entry, listeners) {
   const buttons = new RowButtons(entry, listeners);
   setProperties(row, { class: `colour-${entry.colour} ${entry.isSelected ? "selected" : ""}` });
   updateFirstCell(row, entry);
   while (row.cells.length > 1) row.deleteCell(-1);
-  row.append(...forecastCells, ...ratioCells(entry, buttons), actionCell(entry, buttons));
+  row.append(...ratioCells(entry, buttons), actionCell(entry, buttons));
 }
 
 // The first cell: which curve is selected, its look, its name and its length. It is kept from one
@@ -93,7 +93,7 @@ function otherLength({ total, firstTotal }) {
   return element("span", properties, formatStep(total), element("span", {}, " steps"));
 }
 
-// The cells of the bound and of the best peak, next to that of the forecast.
+// The cells of the bound and of the best peak.
 function ratioCells(entry, buttons) {
   const { ratios } = entry;
   if (!ratios) return [waitingCell(), waitingCell()];

@@ -33,9 +33,6 @@ export const faultOf = ({ id }) => answers.get(id)?.fault;
 // The server's description of an entry as it is, or as it was last valid; undefined if there is none.
 export const descriptionOf = ({ id }) => answers.get(id)?.description;
 
-// The largest multiplier of a curve.
-export const largestOf = (entry) => descriptionOf(entry)?.largest ?? 1;
-
 // The curve and the peak that were last valid, or as they are without any.
 export function validPart(entry) {
   const { curve, peak } = descriptionOf(entry) ?? entry;

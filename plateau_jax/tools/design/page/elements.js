@@ -30,8 +30,6 @@ function fill(node, properties, children) {
   return node;
 }
 
-export const sentence = (text) => (/[.?!]$/.test(text) ? text : `${text}.`);
-
 // 12345 with a narrow no-break space before each group of three digits.
 export const formatStep = (step) => String(step).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 

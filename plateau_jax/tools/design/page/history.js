@@ -79,24 +79,24 @@ export function withValue(value, path, replacement) {
   return copy;
 }
 
-const storageKey = (part) => `plateau_jax.tools.design.${part}`;
+const STORAGE_KEY = "plateau_jax.tools.design";
 
 // The state that was kept before the tab was reloaded; null without one.
-export function loadState(part) {
+export function loadState() {
   try {
-    return JSON.parse(sessionStorage.getItem(storageKey(part)));
+    return JSON.parse(sessionStorage.getItem(STORAGE_KEY));
   } catch {
     return null;
   }
 }
 
 // Save what getState() returns when the tab is left: also when it is hidden, because a hidden tab
-// may be discarded. If the storage is blocked, or too small for long curves and logs, the browser
-// asks the user before it reloads the tab.
-export function keepState(part, getState) {
+// may be discarded. If the storage is blocked, or too small for long curves, the browser asks the
+// user before it reloads the tab.
+export function keepState(getState) {
   const save = (event) => {
     try {
-      sessionStorage.setItem(storageKey(part), JSON.stringify(getState()));
+      sessionStorage.setItem(STORAGE_KEY, JSON.stringify(getState()));
     } catch {
       event.preventDefault();
     }

@@ -7,7 +7,6 @@ import {
   descriptionOf,
   faultOf,
   isAnswered,
-  largestOf,
   lastValid,
   unusedId,
   validPart,
@@ -15,7 +14,6 @@ import {
 import { showCode, showSegments } from "./details.js";
 import { TEMPLATES, distinctName, movedEntry, stepsOf } from "./edits.js";
 import { byId, element, formatLearningRate, formatStep, keepFocus, setProperties } from "./elements.js";
-import { Forecasts } from "./forecast.js";
 import { History, keepState, loadState, withValue } from "./history.js";
 import { freeLook, swatch } from "./looks.js";
 import { download, prepareOpening } from "./opening.js";
@@ -154,12 +152,10 @@ async function askAboutValid(path, question) {
 }
 
 const compare = latestOnly(async () => {
-  const { runs } = forecasts;
-  const answer = await askAboutValid("/compare", { runs: runs.map(({ text }) => text) });
-  if (runs !== forecasts.runs) return;  // another question follows
+  const answer = await askAboutValid("/compare");
   ratios = answer.ratios;
   byId("note").textContent = answer.note;
-  forecasts.show(answer);
+  showCurves();
 }, showTrouble);
 
 const readLearningRates = latestOnly(async () => {
@@ -185,21 +181,6 @@ function showReadout(step, shown) {
 }
 
 // The parts of the page
-
-const forecasts = new Forecasts({
-  entries: validEntries,
-  visible: visibleEntries,
-  compare: () => compare(),
-  changed: () => showCurves(),
-  settled: () => started.then(() => refreshed),
-  useLargest: (lr) => {
-    const curves = entries().map((entry) => {
-      const largest = largestOf(entry);
-      return largest > 0 ? { ...entry, peak: Number((lr / largest).toPrecision(7)) } : entry;
-    });
-    change(null, { ...history.present, curves });
-  },
-});
 
 const controls = new Controls(byId("controls"), {
   entry: selected,
@@ -279,8 +260,7 @@ function showCurves() {
     const shown = entries().map((entry) => ({ ...entry, total: descriptionOf(entry)?.total }));
     const totals = new Set(shown.map(({ total }) => total).filter(Boolean));
     byId("lengths").hidden = totals.size < 2;
-    drawCurves(byId("curves").tBodies[0], shown, selected().id, ratios, forecasts, rowListeners);
-    forecasts.draw();
+    drawCurves(byId("curves").tBodies[0], shown, selected().id, ratios, rowListeners);
   });
 }
 
@@ -329,7 +309,7 @@ for (const button of addButtons) {
   button.addEventListener("click", () => enqueue(() => addFromTemplate(button.dataset.add)));
 }
 
-prepareOpening(openCurves, (files) => forecasts.dialog.open(files));
+prepareOpening(openCurves);
 
 // The window
 
@@ -355,20 +335,19 @@ placeFields();
 // Begin with the curves of the command line or, after a reload, with those that this tab had.
 
 async function start() {
-  const { curves, max_curves, max_log_bytes, shapes } = await ask("/start");
+  const { curves, max_curves, shapes } = await ask("/start");
   controls.choices = shapes;
   maxCurves = max_curves;
   // Recognizes the state that was saved under another start of the server.
   const initialCurves = JSON.stringify(curves);
-  const saved = loadState("curves");
+  const saved = loadState();
   const before = saved?.initialCurves === initialCurves ? saved : null;
   history = new History(before ?? { present: initialState(curves) });
   await describe(before?.valid ?? []);
-  keepState("curves", () => {
+  keepState(() => {
     const valid = validEntries().map((entry) => ({ id: entry.id, ...validPart(entry) }));
     return { initialCurves, ...history.saved, valid };
   });
-  forecasts.start(initialCurves, max_log_bytes);
   show();
   refreshed = refresh();
 }
@@ -382,4 +361,4 @@ function initialState(named) {
   return { selected: curves.at(-1).id, curves };
 }
 
-const started = start().catch(showTrouble);
+start().catch(showTrouble);

@@ -3,24 +3,20 @@
 
 import { byId, element } from "./elements.js";
 
-const MAX_CURVE_BYTES = 2 ** 20;
-
 // openCurves(saved, name) adds the curve, or the curves of a saved page, that were saved; it throws
-// the fault of an invalid one. openLogs(files) opens files that are not curves.
-export function prepareOpening(openCurves, openLogs) {
+// the fault of an invalid one.
+export function prepareOpening(openCurves) {
   const showFile = prepareDialog(openCurves);
 
   // A file that is dropped on the page would replace it, except in a field for files.
   addEventListener("dragover", (event) => {
     if (!event.target.matches("[type=file]")) event.preventDefault();
   });
-  addEventListener("drop", async (event) => {
-    const files = [...event.dataTransfer.files];
-    if (!files.length || event.target.matches("[type=file]")) return;
+  addEventListener("drop", (event) => {
+    const [file] = event.dataTransfer.files;
+    if (!file || event.target.matches("[type=file]")) return;
     event.preventDefault();
-    if (byId("opening").open) return;
-    if (await containsCurves(files[0])) showFile(files[0]);
-    else openLogs(files);
+    if (!byId("opening").open) showFile(file);
   });
 }
 
@@ -58,17 +54,6 @@ function prepareDialog(openCurves) {
     show();
     return read(file);
   };
-}
-
-// True for the JSON of a curve or of a saved page. Other files are logs.
-async function containsCurves(file) {
-  if (file.size > MAX_CURVE_BYTES) return false;
-  try {
-    const content = JSON.parse(await file.text());
-    return ["curves", "kind"].some((key) => key in content);
-  } catch {
-    return false;
-  }
 }
 
 export function download(name, content) {

@@ -2,7 +2,7 @@
 // rates. Steps, levels and handles come from the server; this module only converts them to pixels.
 
 import { Axes } from "./axes.js";
-import { formatLearningRate, setProperties, svgElement } from "./elements.js";
+import { setProperties, svgElement } from "./elements.js";
 import { lookOf, makeDraggable, textOf } from "./handles.js";
 import { DASHES } from "./looks.js";
 
@@ -67,11 +67,10 @@ export class Picture {
       this.total = Math.max(...curves.map(({ answer }) => answer.total));
       this.highest = Math.max(...curves.map(({ answer }) => answer.peak)) || 1;
     }
-    this.#axes = new Axes(this.#svg, this.total * 1.03, 0, this.highest * 1.12);
+    this.#axes = new Axes(this.#svg, this.total * 1.03, this.highest * 1.12);
     const front = curves.filter(({ isSelected }) => isSelected);  // at most one
     const others = curves.filter(({ isSelected }) => !isSelected);
-    const axes = this.#axes.draw("learning rate", formatLearningRate);
-    this.#back.replaceChildren(...this.#spans(front[0]), ...axes);
+    this.#back.replaceChildren(...this.#spans(front[0]), ...this.#axes.draw());
     this.#lines.replaceChildren(...[...others, ...front].map((curve) => this.#line(curve)));
     // The selected curve is at the bottom: clicks on curves that lie on one another take turns.
     this.#hits.replaceChildren(...[...front, ...others].map((curve) => this.#hit(curve)));
@@ -92,7 +91,10 @@ export class Picture {
   // Curves
 
   #points({ answer }) {
-    const points = this.#axes.points(answer.steps, answer.levels.map((level) => answer.peak * level));
+    const points = answer.steps.map((step, index) => {
+      const y = this.#axes.y(answer.peak * answer.levels[index]);
+      return `${this.#axes.x(step).toFixed(1)},${y.toFixed(1)}`;
+    });
     return points.filter((point, index) => point !== points[index - 1]).join(" ");
   }
 
