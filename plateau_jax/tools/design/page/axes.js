@@ -13,6 +13,7 @@ export class Axes {
   left = LEFT;
   top = TOP;
 
+  /** @param {SVGElement} svg @param {number} end @param {number} high */
   constructor(svg, end, high) {
     const box = svg.getBoundingClientRect();
     this.end = end;
@@ -22,10 +23,12 @@ export class Axes {
     this.bottom = TOP + this.height;
   }
 
+  /** @param {number} step */
   x(step) {
     return LEFT + (step / this.end) * this.width;
   }
 
+  /** @param {number} lr */
   y(lr) {
     return TOP + (1 - lr / this.high) * this.height;
   }
@@ -58,15 +61,17 @@ export class Axes {
   }
 }
 
+/** @param {string} text @param {Properties} properties */
 const label = (text, properties) => svgElement("text", { class: "tick", ...properties }, text);
 
 // About `count` round numbers (2 to 8) from 0 to `end`, such as 0, 2000, 4000, 6000 for (7500, 4), at
 // least `least` apart.
+/** @param {number} end @param {number} count */
 function ticks(end, count, least = 0) {
   const minSpacing = end / Math.max(2, Math.min(count, 8));
   const power = 10 ** Math.floor(Math.log10(minSpacing));
   const sizes = [1, 2, 5, 10].map((times) => times * power);
-  const spacing = Math.max(least, sizes.find((size) => size >= minSpacing * 0.999));
+  const spacing = Math.max(least, sizes.find((size) => size >= minSpacing * 0.999) ?? minSpacing);
   const round = [];
   for (let multiple = 0; multiple <= Math.floor(end / spacing); multiple += 1) {
     round.push(Number((multiple * spacing).toPrecision(6)));

@@ -2,7 +2,7 @@
 // messages.
 
 import { continuation, cooldown, stepsOfRun, withNewPlateau, withNewStage } from "./edits.js";
-import { element, setProperties } from "./elements.js";
+import { element } from "./elements.js";
 import { valueAt, withValue } from "./history.js";
 import { Messages } from "./messages.js";
 import { ShapeField } from "./shape_field.js";
@@ -15,7 +15,9 @@ const FIELDS = {  // by the kind of a curve
   part: ["start", "stop"],
   scaled: ["unit", "reference", "exponent"],
 };
+/** @type {Record<string, string | undefined>} */
 const TITLES = { cooldown: "Cooldown", then: "Continuation", part: "Part", scaled: "Batch plan" };
+/** @type {Record<string, string>} */
 const LABELS = {
   total_steps: "Total steps",
   warmup_steps: "Warmup steps",
@@ -38,8 +40,10 @@ const LABELS = {
 // The fields of numbers of steps, samples or tokens, besides those in lists and the start of a part.
 const COUNTS = ["total_steps", "warmup_steps", "at", "steps", "stop", "unit", "reference"];
 // The letters of counts such as 10k, as those of numbers in JavaScript.
+/** @type {Record<string, string>} */
 const POWERS = { k: "e3", M: "e6", B: "e9" };
 // The labels of the field for P next to a shape, by the shape's argument.
+/** @type {Record<string, string>} */
 const POWER_LABELS = {
   warmup_shape: "P of the warmup",
   decay_shape: "P of the decay",
@@ -49,17 +53,15 @@ const POWER_LABELS = {
 export class Controls {
   #form;
   #listeners;
-  #inputs = [];  // {input, path}
-  #shapes = [];  // {field, path}
+  /** @type {{ input: HTMLInputElement, path: Path }[]} */ #inputs = [];
+  /** @type {{ field: ShapeField, path: Path }[]} */ #shapes = [];
   #messages = new Messages();
-  #structure = null;
+  /** @type {string | null} */ #structure = null;
 
   // The shapes that each field can have, from the server: to set before the first drawing.
-  choices;
+  /** @type {Record<string, ShapeChoice[]>} */ choices = {};
 
-  // listeners.edit(path, value) changes one field, listeners.restructure(change) adds, moves or
-  // removes rows and derived curves, listeners.leave() is called when a field loses the focus,
-  // listeners.entry() returns the entry.
+  /** @param {HTMLFormElement} form @param {ControlsListeners} listeners */
   constructor(form, listeners) {
     this.#form = form;
     this.#listeners = listeners;
@@ -67,9 +69,10 @@ export class Controls {
     form.addEventListener("focusout", () => listeners.leave());
   }
 
-  // `entry` is {id, name, peak, curve}; paths start there. The field with the focus keeps its text,
-  // so that typing is not disturbed, except after undo and redo.
-  draw(entry, { fault = null, advice = [], isUndone = false }) {
+  // Paths start at the entry. The field with the focus keeps its text, so that typing is not
+  // disturbed, except after undo and redo.
+  /** @param {Entry} entry @param {{ fault?: Message, advice?: Message[], isUndone?: boolean }} messages */
+  draw(entry, { fault, advice = [], isUndone = false }) {
     const structure = JSON.stringify([entry.id, structureOf(entry.curve)]);
     if (structure !== this.#structure) this.#build(entry, structure);
     for (const { input, path } of this.#inputs) {
@@ -90,6 +93,7 @@ export class Controls {
   }
 
   #allInputs() {
+    /** @type {Field[]} */
     const inputs = [...this.#inputs];
     for (const { field, path } of this.#shapes) {
       inputs.push({ input: field.select, path }, { input: field.power, path });
@@ -97,6 +101,7 @@ export class Controls {
     return inputs;
   }
 
+  /** @param {Entry} entry @param {string} structure */
   #build(entry, structure) {
     this.#structure = structure;
     this.#inputs = [];
@@ -109,6 +114,7 @@ export class Controls {
   // Curves
 
   // The fields of a curve, and the buttons that derive another curve from it.
+  /** @param {Curve} curve @param {Path} path @returns {Node[]} */
   #outermost(curve, path) {
     const addCooldown = () => this.#derive(path, cooldown, "at");
     const addContinuation = () => this.#derive(path, continuation, "scale");
@@ -119,6 +125,7 @@ export class Controls {
   }
 
   // The fields of a curve and, recursively, of the curves it is derived from.
+  /** @param {Curve} curve @param {Path} path @returns {Node[]} */
   #block(curve, path) {
     const title = TITLES[curve.kind];
     const fields = FIELDS[curve.kind].map((name) => this.#field([...path, name], title));
@@ -131,6 +138,7 @@ export class Controls {
     return [...fields, rows, message];
   }
 
+  /** @param {string} title @param {Curve} curve @param {Path} path @param {Child[]} fields */
   #derivedBlock(title, curve, path, fields) {
     const removeCurve = () => this.#change(path, ({ curve: parent }) => parent);
     const label = `Remove the ${title.toLowerCase()}`;
@@ -140,12 +148,14 @@ export class Controls {
   }
 
   // The curve that continues another one; null for curves without one.
+  /** @param {Curve} curve @param {Path} path */
   #other({ other }, path) {
     if (!other) return null;
     const fields = this.#outermost(other, [...path, "other"]);
     return element("fieldset", { "aria-label": "The continuing curve" }, ...fields);
   }
 
+  /** @param {Curve} curve @param {Path} path */
   #plateaus(curve, path) {
     const addButtons = element("div", { class: "actions" },
       this.#addPlateauButton("+ Plateau, in %", path, "plateaus"),
@@ -159,6 +169,7 @@ export class Controls {
       addButtons);
   }
 
+  /** @param {unknown[]} plateaus @param {Path} list @param {string} measure */
   #plateauTable(plateaus, list, measure) {
     if (!plateaus.length) return null;
     const rows = plateaus.map((_, index) => {
@@ -170,6 +181,7 @@ export class Controls {
     return table(["", `Start, ${measure}`, `Length, ${measure}`, ""], rows);
   }
 
+  /** @param {string} text @param {Path} path @param {"plateaus" | "absolute_plateaus"} list */
   #addPlateauButton(text, path, list) {
     return this.#button(text, [...path, list, "add"], () => {
       const count = valueAt(this.#listeners.entry(), [...path, list]).length;
@@ -178,6 +190,7 @@ export class Controls {
     });
   }
 
+  /** @param {Curve} curve @param {Path} path */
   #stages({ stages }, path) {
     const list = [...path, "stages"];
     const rows = stages.map((_, index) => this.#stageRow(list, index, stages.length));
@@ -195,9 +208,11 @@ export class Controls {
       element("div", { class: "actions" }, add));
   }
 
+  /** @param {Path} list @param {number} index @param {number} count */
   #stageRow(list, index, count) {
     const name = `stage ${index + 1}`;
     const labels = ["steps", "to", "shape"].map((part) => `Stage ${index + 1}, ${part}`);
+    /** @param {string} arrow @param {string} direction @param {number} offset @param {boolean} isAtEnd */
     const move = (arrow, direction, offset, isAtEnd) => {
       const click = () => this.#moveItem(list, index, direction, offset);
       const label = `Move ${name} ${direction}`;
@@ -213,9 +228,11 @@ export class Controls {
   // Fields
 
   // A field of a curve, with its label. `group` is the title of a derived curve.
+  /** @param {Path} path @param {string | null} group */
   #field(path, group = null) {
-    const name = path.at(-1);
+    const name = String(path.at(-1));
     const text = group === TITLES.part && name === "start" ? LABELS.at : LABELS[name];
+    /** @param {string} label */
     const named = (label) => ({ "aria-label": group ? `${group}: ${label}` : label });
     let input;
     if (name in POWER_LABELS) {
@@ -229,8 +246,9 @@ export class Controls {
   }
 
   // A row of a table, with a number or null, and a row for the messages about it.
+  /** @param {Path} path @param {number | null} number @param {string[]} labels @param {Child[]} actions */
   #row(path, number, labels, actions) {
-    const head = number === null ? element("td") : element("th", { scope: "row" }, number);
+    const head = number === null ? element("td") : element("th", { scope: "row" }, String(number));
     const cells = labels.map((label, item) => element("td", {}, this.#cellInput([...path, item], label)));
     const moves = element("td", { class: "moves" }, ...actions);
     const message = element("td", { colspan: labels.length + 2 }, this.#messages.slot(path));
@@ -238,12 +256,14 @@ export class Controls {
   }
 
   // The field in a row of a table; the third one of a stage is its shape.
+  /** @param {Path} path @param {string} label */
   #cellInput(path, label) {
     if (path.at(-1) !== 2) return this.#input(path, { "aria-label": label });
     const powerLabel = label.replace("shape", "P");
     return this.#shape(path, "shape", { "aria-label": label }, { "aria-label": powerLabel });
   }
 
+  /** @param {Path} path @param {Properties} properties */
   #input(path, properties) {
     const input = element("input", {
       ...properties,
@@ -261,9 +281,11 @@ export class Controls {
     return input;
   }
 
+  /** @param {Path} path @param {string} name @param {Properties} properties @param {Properties} powerProperties */
   #shape(path, name, properties, powerProperties) {
     const listProperties = { ...properties, "data-path": path.join("/") };
     const keyedPower = { ...powerProperties, "data-path": [...path, "power"].join("/") };
+    /** @param {string} shape */
     const edit = (shape) => this.#listeners.edit(path, shape);
     const field = new ShapeField(this.choices[name], listProperties, keyedPower, edit);
     this.#shapes.push({ field, path });
@@ -272,6 +294,7 @@ export class Controls {
 
   // The path identifies the button when it is drawn anew. A button without a label has a border and
   // its text.
+  /** @param {string} text @param {Path} path @param {() => void} click @param {{ label?: string | null, disabled?: boolean }} options */
   #button(text, path, click, { label = null, disabled = false } = {}) {
     return element("button", {
       type: "button",
@@ -284,6 +307,7 @@ export class Controls {
     }, text);
   }
 
+  /** @param {Path} list @param {number} index @param {string} label */
   #removeButton(list, index, label, { disabled = false } = {}) {
     const remove = () => this.#change(list, (items) => items.toSpliced(index, 1));
     return this.#button("×", [...list, index, "remove"], remove, { label, disabled });
@@ -292,17 +316,20 @@ export class Controls {
   // Changes
 
   // Replace the part of the entry at a path.
+  /** @param {Path} path @param {(part: any) => any} change */
   #change(path, change) {
     this.#listeners.restructure((entry) => withValue(entry, path, change(valueAt(entry, path))));
   }
 
   // Replace a curve by one that is derived from it, and focus on a field of that.
+  /** @param {Path} path @param {(curve: Curve) => object} derive @param {string} firstField */
   #derive(path, derive, firstField) {
     this.#change(path, derive);
     this.#focus([...path, firstField]);
   }
 
   // Swap an item with its neighbour. The focus follows the item.
+  /** @param {Path} list @param {number} index @param {string} direction @param {number} offset */
   #moveItem(list, index, direction, offset) {
     const target = index + offset;
     this.#change(list, (items) => items.with(index, items[target]).with(target, items[index]));
@@ -311,11 +338,14 @@ export class Controls {
     this.#focus([...list, target, direction]);
   }
 
+  /** @param {Path} path */
   #focus(path) {
-    this.#form.querySelector(`[data-path="${CSS.escape(path.join("/"))}"]`)?.focus();
+    const control = this.#form.querySelector(`[data-path="${CSS.escape(path.join("/"))}"]`);
+    /** @type {Control | null} */ (control)?.focus();
   }
 }
 
+/** @param {string[]} heads @param {Node[][]} rows */
 function table(heads, rows) {
   const cells = heads.map((text) => (text ? element("th", { scope: "col" }, text) : element("td")));
   return element("table", { class: "rows" },
@@ -324,6 +354,7 @@ function table(heads, rows) {
 }
 
 // The batches of a batch plan, which have no fields; null for other curves.
+/** @param {Curve} curve */
 function batchesOf({ pairs }) {
   if (!pairs?.length) return null;
   const batches = pairs.map(([threshold, batch]) => `${batch} from ${threshold}`).join(", ");
@@ -331,6 +362,7 @@ function batchesOf({ pairs }) {
 }
 
 // Two curves of the same structure have the same fields.
+/** @param {Curve} curve @returns {unknown} */
 function structureOf(curve) {
   return curve && [
     curve.kind,
@@ -345,21 +377,23 @@ function structureOf(curve) {
 
 // A percentage of the run, or 10k, as a number; null for an empty field; else the text, which the
 // server reads.
+/** @param {string} text @param {Path} path @param {Entry} entry */
 function parseField(text, path, entry) {
   if (path.at(-3) === "plateaus") return text.replace(/\s*%$/, "") || null;
   const [, digits, letter] = text.match(/^(\d+(?:\.\d+)?)\s*([kMB])$/) ?? [];
   let steps = NaN;
-  if (text.endsWith("%")) steps = stepsOfRun(text.slice(0, -1), entry, path);
+  if (text.endsWith("%")) steps = stepsOfRun(Number(text.slice(0, -1)), entry, path);
   if (letter && isCount(path, entry)) steps = Number(digits + POWERS[letter]);
   return Number.isInteger(steps) ? steps : text || null;
 }
 
 // True for the field of a number of steps, samples or tokens.
+/** @param {Path} path @param {Entry} entry */
 function isCount(path, entry) {
   const name = path.at(-1);
   const list = path.at(-3);
   if (list === "stages") return name === 0;
   if (list === "absolute_plateaus") return true;
   if (name === "start") return valueAt(entry, path.slice(0, -1)).kind === "part";
-  return COUNTS.includes(name);
+  return COUNTS.includes(String(name));
 }

@@ -3,9 +3,8 @@
 import { element, formatLearningRate, formatStep, setProperties } from "./elements.js";
 import { swatch } from "./looks.js";
 
-// entries: {id, colour, name, isHidden, total: its steps}; ratios: an answer of the server per id,
-// or none yet. listeners: select, rename, hide, remove, makeReference (move to the top), usePeak
-// (take over the best peak).
+// `ratios` has an answer of the server per id, or none yet.
+/** @param {HTMLTableSectionElement} body @param {CurveRow[]} entries @param {number} selected @param {Map<number, Ratios>} ratios @param {RowListeners} listeners */
 export function drawCurves(body, entries, selected, ratios, listeners) {
   const rows = entries.map((entry, index) => {
     const row = rowOf(body, entry.id) ?? newRow(entry.id, listeners);
@@ -23,9 +22,11 @@ export function drawCurves(body, entries, selected, ratios, listeners) {
   placeRows(body, rows);
 }
 
+/** @param {HTMLTableSectionElement} body @param {number} id */
 const rowOf = (body, id) => [...body.rows].find(({ dataset }) => dataset.id === String(id));
 
 // Only the rows that have to move are moved: a field would lose the focus.
+/** @param {HTMLTableSectionElement} body @param {HTMLTableRowElement[]} rows */
 function placeRows(body, rows) {
   for (const row of [...body.rows]) {
     if (!rows.includes(row)) row.remove();
@@ -36,6 +37,7 @@ function placeRows(body, rows) {
   });
 }
 
+/** @param {HTMLTableRowElement} row @param {DrawnRow} entry @param {RowListeners} listeners */
 function updateRow(row, entry, listeners) {
   const buttons = new RowButtons(entry, listeners);
   setProperties(row, { class: `colour-${entry.colour} ${entry.isSelected ? "selected" : ""}` });
@@ -47,6 +49,7 @@ function updateRow(row, entry, listeners) {
 // The first cell: which curve is selected, its look, its name and its length. It is kept from one
 // drawing to the next: with a new field, the browser would forget what was typed.
 
+/** @param {number} id @param {RowListeners} listeners */
 function newRow(id, listeners) {
   const radio = element("input", {
     type: "radio",
@@ -66,13 +69,15 @@ function newRow(id, listeners) {
   });
   const look = element("span", { class: "swatch" });
   const cell = element("th", { scope: "row" }, element("div", { class: "name" }, radio, look, name));
+  /** @param {MouseEvent} event */
   const select = ({ target }) => {
-    const isControl = target.closest("button, a, [type=radio]");
+    const isControl = target instanceof Element && target.closest("button, a, [type=radio]");
     if (!isControl) listeners.select(id);
   };
   return element("tr", { "data-id": id, click: select }, cell);
 }
 
+/** @param {HTMLTableRowElement} row @param {DrawnRow} entry */
 function updateFirstCell(row, entry) {
   const [radio, name] = row.querySelectorAll("input");
   setProperties(radio, { "aria-label": `Edit ${entry.name}` });
@@ -81,12 +86,13 @@ function updateFirstCell(row, entry) {
   const isTyped = name === document.activeElement && name.value !== name.defaultValue;
   name.defaultValue = entry.name;
   if (!isTyped && name.value !== entry.name) name.value = entry.name;
-  row.querySelector(".swatch").replaceWith(swatch(entry.colour, entry.isSelected));
+  row.querySelector(".swatch")?.replaceWith(swatch(entry.colour, entry.isSelected));
   row.querySelector(".length")?.remove();
   name.after(otherLength(entry));
 }
 
 // The steps of a curve that is not as long as the first: its ratios compare runs of different cost.
+/** @param {DrawnRow} entry */
 function otherLength({ total, firstTotal }) {
   if (!total || !firstTotal || total === firstTotal) return "";
   const properties = { class: "length", title: "Not as long as the first curve" };
@@ -94,21 +100,24 @@ function otherLength({ total, firstTotal }) {
 }
 
 // The cells of the bound and of the best peak.
+/** @param {DrawnRow} entry @param {RowButtons} buttons */
 function ratioCells(entry, buttons) {
   const { ratios } = entry;
   if (!ratios) return [waitingCell(), waitingCell()];
   if (ratios.fault) return [element("td", { class: "number muted", colspan: 2 }, ratios.fault)];
-  return [boundCell(ratios), peakCell(entry, buttons)];
+  return [boundCell(ratios), peakCell(entry, ratios, buttons)];
 }
 
 const waitingCell = () => element("td", { class: "number" }, "…");
 
+/** @param {Ratios} ratios */
 function boundCell({ bound }) {
   const properties = { class: "number", "data-figure": "bound", "data-label": "Bound" };
   return element("td", properties, element("b", {}, `× ${bound.toFixed(3)}`));
 }
 
-function peakCell({ isFirst, ratios }, buttons) {
+/** @param {DrawnRow} entry @param {Ratios} ratios @param {RowButtons} buttons */
+function peakCell({ isFirst }, ratios, buttons) {
   const properties = { class: "number", "data-figure": "peak-ratio", "data-label": "Best peak" };
   const ratio = element("b", {}, `× ${ratios.peak_ratio.toFixed(3)}`);
   if (isFirst) return element("td", properties, ratio);
@@ -117,6 +126,7 @@ function peakCell({ isFirst, ratios }, buttons) {
   return element("td", properties, ratio, asPeak, buttons.usePeak(peak));
 }
 
+/** @param {DrawnRow} entry @param {RowButtons} buttons */
 function actionCell(entry, buttons) {
   return element("td", { class: "row-actions" },
     buttons.makeReference(),
@@ -126,18 +136,21 @@ function actionCell(entry, buttons) {
 
 // The tab key stops at the controls of the selected row only, or it would stop at every control of
 // the table.
+/** @param {DrawnRow} entry */
 const tabindexIn = ({ isSelected }) => (isSelected ? null : -1);
 
 class RowButtons {
   #entry;
   #listeners;
 
+  /** @param {DrawnRow} entry @param {RowListeners} listeners */
   constructor(entry, listeners) {
     this.#entry = entry;
     this.#listeners = listeners;
   }
 
   // A button for an action on the curve; `label` and the curve's name say what it does.
+  /** @param {string} text @param {string} label @param {"makeReference" | "hide" | "remove"} action */
   plain(text, label, action, { disabled = false } = {}) {
     return element("button", {
       type: "button",
@@ -158,6 +171,7 @@ class RowButtons {
     return element("span", properties, "reference");
   }
 
+  /** @param {number} peak */
   usePeak(peak) {
     return element("button", {
       type: "button",
@@ -171,6 +185,7 @@ class RowButtons {
   }
 
   // It identifies a control that is drawn anew, which keeps the focus so.
+  /** @param {string} action */
   #key(action) {
     return `curves/${this.#entry.id}/${action}`;
   }

@@ -3,12 +3,15 @@
 
 import { ask } from "./requests.js";
 
-// By the curve's id: {asked: the entry that the server was asked about, as text, fault, description}.
+// By the curve's id; `asked` is the entry that the server was asked about, as text.
+/** @type {Map<number, { asked: string, fault?: Message, description?: Description }>} */
 const answers = new Map();
 
+/** @param {Pick<Entry, "curve" | "peak">} entry */
 const textOf = ({ curve, peak }) => JSON.stringify({ curve, peak });
 
 // Ask for the descriptions of entries.
+/** @param {Pick<Entry, "id" | "curve" | "peak">[]} entries */
 export async function describe(entries) {
   const asked = entries.map(({ curve, peak }) => ({ curve, peak }));
   const { curves } = await ask("/describe", { curves: asked });
@@ -26,18 +29,23 @@ export async function describe(entries) {
 export const unusedId = () => Math.max(0, ...answers.keys()) + 1;
 
 // True if the server has answered about the entry as it is.
+/** @param {Entry} entry */
 export const isAnswered = (entry) => answers.get(entry.id)?.asked === textOf(entry);
 
+/** @param {{ id: number }} entry */
 export const faultOf = ({ id }) => answers.get(id)?.fault;
 
 // The server's description of an entry as it is, or as it was last valid; undefined if there is none.
+/** @param {{ id: number }} entry */
 export const descriptionOf = ({ id }) => answers.get(id)?.description;
 
 // The curve and the peak that were last valid, or as they are without any.
+/** @param {Entry} entry */
 export function validPart(entry) {
   const { curve, peak } = descriptionOf(entry) ?? entry;
   return { curve, peak };
 }
 
 // The entry with its last valid curve and peak.
+/** @param {Entry} entry */
 export const lastValid = (entry) => ({ ...entry, ...validPart(entry) });

@@ -20,6 +20,7 @@ export const DASHES = [
 ];
 
 // The line of a curve, as in the pictures.
+/** @param {number} colour @param {boolean} isSelected */
 export function swatch(colour, isSelected) {
   const line = svgElement("line", {
     x1: 0,
@@ -35,7 +36,8 @@ export function swatch(colour, isSelected) {
 
 // The first look that is not taken. Look 0 is grey, which the first curve has at the start, as the
 // reference.
+/** @param {number[]} taken */
 export function freeLook(taken) {
   const [grey, ...colours] = DASHES.keys();
-  return [...colours, grey].find((look) => !taken.includes(look));
+  return [...colours, grey].find((look) => !taken.includes(look)) ?? grey;
 }

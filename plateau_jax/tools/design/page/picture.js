@@ -17,24 +17,26 @@ export class Picture {
   #cursor = svgElement("line", { class: "cursor", visibility: "hidden" });
   #reader;
   #handles = svgElement("g");
-  #marks = new Map();  // {node, handle}, by the handle's name
+  /** @type {Map<string, Mark>} */ #marks = new Map();  // by the handle's name
   #axes;
-  #curves = [];
-  #dragged = null;  // the name of a handle
+  /** @type {VisibleEntry[]} */ #curves = [];
+  /** @type {string | null} */ #dragged = null;  // the name of a handle
   #pressed = { x: 0, y: 0 };  // where the pointer went down last
-  step = null;  // at the cursor
+  /** @type {number | null} */ step = null;  // at the cursor
+  total = 1;  // the steps of the longest curve
+  highest = 1;  // the highest peak
 
-  // listeners.move, .endDrag and .enqueue serve handles.js; listeners.read() is called when the
-  // cursor moves, listeners.choose(id) when a curve is clicked on.
+  /** @param {SVGSVGElement} svg @param {PictureListeners} listeners */
   constructor(svg, listeners) {
     this.#svg = svg;
     this.#listeners = listeners;
+    this.#axes = new Axes(svg, this.total, this.highest);
     this.#reader = svgElement("g", {
       class: "reader",
       role: "slider",
       tabindex: 0,
       "aria-label": "Step at which to read learning rates",
-      keydown: (event) => this.#readByKey(event),
+      keydown: /** @param {KeyboardEvent} event */ (event) => this.#readByKey(event),
     }, svgElement("path", { d: "M0 -9 L7 3 H-7 Z" }));
     svg.append(this.#back, this.#lines, this.#hits, this.#cursor, this.#reader, this.#handles);
     svg.addEventListener("pointermove", (event) => this.#readAt(event));
@@ -54,12 +56,13 @@ export class Picture {
   }
 
   // Show the value of a handle while it is dragged; null ends the drag.
+  /** @param {Handle | null} handle */
   drag(handle) {
     this.#dragged = handle?.name ?? null;
     for (const [name, { node }] of this.#marks) node.classList.toggle("dragged", name === this.#dragged);
   }
 
-  // curves: {id, name, colour: a number, isSelected, answer}, where answer is the server's description.
+  /** @param {VisibleEntry[]} curves */
   draw(curves) {
     this.#curves = curves;
     if (!curves.length || !this.#svg.getBoundingClientRect().width) return;
@@ -80,16 +83,18 @@ export class Picture {
 
   // The change along an axis that pixels to the right and upwards are; of a level for the selected
   // curve's peak.
-  distance(axis, right, up) {
+  /** @param {Handle["axis"]} axis @param {number} right */
+  distance(axis, right, up = 0) {
     if (axis === "step") return right / (this.#axes.x(1) - this.#axes.x(0));
     const change = (up / this.#axes.height) * this.#axes.high;
     if (axis === "learning_rate") return change;
-    const { peak } = this.#curves.find(({ isSelected }) => isSelected).answer;
+    const peak = this.#curves.find(({ isSelected }) => isSelected)?.answer.peak;
     return peak ? change / peak : 0;
   }
 
   // Curves
 
+  /** @param {VisibleEntry} curve */
   #points({ answer }) {
     const points = answer.steps.map((step, index) => {
       const y = this.#axes.y(answer.peak * answer.levels[index]);
@@ -98,6 +103,7 @@ export class Picture {
     return points.filter((point, index) => point !== points[index - 1]).join(" ");
   }
 
+  /** @param {VisibleEntry} curve */
   #line(curve) {
     const { colour, isSelected, answer } = curve;
     const points = this.#points(curve);
@@ -110,6 +116,7 @@ export class Picture {
     return svgElement("g", {}, line, isShorter ? endBar(colour, points) : null);
   }
 
+  /** @param {VisibleEntry} curve */
   #hit(curve) {
     const look = `hit colour-${curve.colour}`;
     return svgElement("path", { d: `M${this.#points(curve)}`, class: look, "data-id": curve.id });
@@ -117,6 +124,7 @@ export class Picture {
 
   // The warmup and the plateaus of the selected curve, if there is one, as coloured areas with
   // their names.
+  /** @param {VisibleEntry | undefined} selected */
   *#spans(selected) {
     const { top, bottom, height } = this.#axes;
     for (const [name, begin, after] of selected?.answer.spans ?? []) {
@@ -130,31 +138,35 @@ export class Picture {
     }
   }
 
+  /** @param {MouseEvent} event */
   #chooseAt(event) {
     // The end of a drag of a handle, or of a drag to read, is also a click.
     const isDrag = Math.hypot(event.clientX - this.#pressed.x, event.clientY - this.#pressed.y) > 4;
-    if (isDrag || event.target.closest(".handle, .reader")) return;
+    const target = /** @type {Element} */ (event.target);
+    if (isDrag || target.closest(".handle, .reader")) return;
     const nodes = document.elementsFromPoint(event.clientX, event.clientY);
     const hit = nodes.find((node) => node.matches("#picture .hit"));
-    if (hit) this.#listeners.choose(Number(hit.dataset.id));
+    if (hit) this.#listeners.choose(Number(hit.getAttribute("data-id")));
   }
 
   // Handles
 
   // A handle keeps its mark from one drawing to the next: replacing its node would end a drag.
+  /** @param {VisibleEntry | undefined} selected */
   #drawHandles(selected) {
-    const handles = selected?.answer.handles ?? [];
     const marks = new Map();
-    for (const handle of handles) {
+    if (selected === undefined) return this.#setMarks(marks);
+    const { answer, colour } = selected;
+    for (const handle of answer.handles) {
       const mark = this.#marks.get(handle.name) ?? this.#newMark(handle);
       mark.handle = handle;
       marks.set(handle.name, mark);
-      const isShared = handles.some((other) => shareKnob(handle, other));
-      this.#updateMark(mark, selected, isShared);
+      this.#updateMark(mark, answer, colour);
     }
     if (!this.isDragging) this.#setMarks(marks);
   }
 
+  /** @param {Map<string, Mark>} marks */
   #setMarks(marks) {
     const nodes = [...marks.values()].map(({ node }) => node);
     const { children } = this.#handles;
@@ -163,7 +175,9 @@ export class Picture {
     this.#marks = marks;
   }
 
-  #updateMark({ node, handle }, { answer, colour }, isShared) {
+  /** @param {Mark} mark @param {Description} answer @param {number} colour */
+  #updateMark({ node, handle }, answer, colour) {
+    const isShared = answer.handles.some((other) => shareKnob(handle, other));
     const isDragged = handle.name === this.#dragged;
     const [x, y] = this.#placeOf(handle, answer.peak);
     setProperties(node, {
@@ -176,18 +190,20 @@ export class Picture {
     });
     // The value stays inside the picture, which a dragged handle may leave.
     const box = this.#svg.getBoundingClientRect();
-    const value = node.lastChild;
+    const value = /** @type {SVGTextElement} */ (node.lastChild);
     const valueX = clamp(x, 76, box.width - 76);
     const valueY = clamp(y < 48 ? y + 34 : y - 24, 20, box.height - 8);
     setProperties(value, { x: valueX - x, y: valueY - y });
     value.textContent = textOf(handle);
   }
 
+  /** @param {Handle} handle @param {number} peak */
   #placeOf(handle, peak) {
     if (handle.axis === "learning_rate") return [this.#axes.left, this.#axes.y(handle.value)];
     return [this.#axes.x(handle.step), this.#axes.y(peak * handle.level)];
   }
 
+  /** @param {Handle} handle */
   #newMark(handle) {
     const properties = {
       role: "slider",
@@ -204,7 +220,8 @@ export class Picture {
       svgElement("circle", { class: "ring", r: 13 }),
       shapeOf(lookOf(handle)),
       svgElement("text", { class: "value", "text-anchor": "middle" }));
-    const mark = { node, handle };
+    /** @type {Mark} */
+    const mark = { node, handle, begin: () => {} };
     const overlapping = () => {
       const handles = [...this.#marks.values()].map((other) => other.handle);
       return handles.filter((other) => shareKnob(mark.handle, other));
@@ -214,9 +231,11 @@ export class Picture {
   }
 
   // The mark nearest to the pointer. Between close handles, the browser would choose the one on top.
+  /** @param {MouseEvent} event */
   #nearestMark(event) {
+    /** @param {Mark} mark */
     const distance = ({ node }) => {
-      const box = node.querySelector(".mark").getBoundingClientRect();
+      const box = /** @type {Element} */ (node.querySelector(".mark")).getBoundingClientRect();
       const x = (box.left + box.right) / 2;
       const y = (box.top + box.bottom) / 2;
       return Math.hypot(event.clientX - x, event.clientY - y);
@@ -227,14 +246,17 @@ export class Picture {
 
   // The cursor, at the step whose learning rates are read
 
+  /** @param {MouseEvent} event */
   #readAt(event) {
-    if (this.isDragging || !this.#axes) return;
+    if (this.isDragging || !this.#curves.length) return;
     const fromLeft = event.clientX - this.#svg.getBoundingClientRect().left - this.#axes.left;
     this.#moveReader(this.distance("step", fromLeft));
   }
 
+  /** @param {KeyboardEvent} event */
   #readByKey(event) {
     const small = Math.max(1, Math.round(this.total / 1000));
+    /** @type {Record<string, number | undefined>} */
     const changes = {
       ArrowRight: small * 10,
       ArrowUp: small * 10,
@@ -246,11 +268,12 @@ export class Picture {
       End: Infinity,
     };
     const change = changes[event.key];
-    if (change === undefined || !this.#axes) return;
+    if (change === undefined || !this.#curves.length) return;
     event.preventDefault();
     this.#moveReader((this.step ?? 0) + (event.shiftKey ? Math.sign(change) : change));
   }
 
+  /** @param {number} step */
   #moveReader(step) {
     this.step = Math.round(clamp(step, 0, this.total));
     this.#drawReader();
@@ -271,17 +294,20 @@ export class Picture {
   }
 
   // Set what a screen reader announces for the reading slider.
+  /** @param {string} text */
   announce(text) {
     setProperties(this.#reader, { "aria-valuetext": text });
   }
 }
 
 // The bar at the end of a curve that is shorter than another one.
+/** @param {number} colour @param {string} points */
 function endBar(colour, points) {
-  const [x, y] = points.split(" ").at(-1).split(",").map(Number);
+  const [x, y] = points.slice(points.lastIndexOf(" ") + 1).split(",").map(Number);
   return svgElement("line", { class: `curve end colour-${colour}`, x1: x, x2: x, y1: y - 7, y2: y + 7 });
 }
 
+/** @param {string} look */
 function shapeOf(look) {
   switch (look) {
     case "bar": return svgElement("rect", { class: "mark", x: -14, y: -5, width: 28, height: 10, rx: 5 });
@@ -292,10 +318,12 @@ function shapeOf(look) {
 
 // True if two handles, one for the step and one for the level, lie at one point: their knob is
 // dragged both ways.
+/** @param {Handle} handle @param {Handle} other */
 function shareKnob(handle, other) {
   const areKnobs = lookOf(handle) === "knob" && lookOf(other) === "knob";
   if (!areKnobs || handle.axis === other.axis) return false;
   return handle.step === other.step && Math.abs(handle.level - other.level) < 1e-6;
 }
 
+/** @param {number} value @param {number} low @param {number} high */
 const clamp = (value, low, high) => Math.max(low, Math.min(value, high));

@@ -10,6 +10,7 @@ const NO_ANSWER = [
 ].join(" ");
 
 // Show an error, above an open dialog's content if there is one.
+/** @param {{ message: string }} error */
 export function showTrouble({ message }) {
   const trouble = byId("trouble");
   trouble.hidden = false;
@@ -18,10 +19,11 @@ export function showTrouble({ message }) {
   trouble.textContent = message;
   const form = document.querySelector("dialog[open] form");
   if (form) form.prepend(trouble);
-  else document.querySelector("header").after(trouble);
+  else document.querySelector("header")?.after(trouble);
 }
 
 // Ask the server, again and again until it answers.
+/** @param {string} path @param {object} [question] @returns {Promise<any>} */
 export async function ask(path, question) {
   countRequests(1);
   try {
@@ -40,6 +42,7 @@ export async function ask(path, question) {
 }
 
 // The server's reply; null if it does not answer, which the page's borders show.
+/** @param {string} path @param {object} [question] */
 async function fetchReply(path, question) {
   let request;
   if (question) {
@@ -57,24 +60,25 @@ async function fetchReply(path, question) {
   return reply;
 }
 
-// Wrap an async function so that it never runs twice at once. Of the calls made during a run, only
-// the last is kept, so that no old answer overwrites a newer one. The returned promise resolves
-// once nothing is left to run.
+// Wrap an async function so that it never runs twice at once: the calls made during a run become one
+// run after it, so that no old answer overwrites a newer one. The returned promise resolves once
+// nothing is left to run.
+/** @param {() => Promise<void>} run @param {(error: Error) => void} onError */
 export function latestOnly(run, onError) {
+  /** @type {Promise<void> | null} */
   let current = null;
-  let pending = null;
+  let isPending = false;
   const runAll = async () => {
     countRequests(1);
-    while (pending) {
-      const values = pending;
-      pending = null;
-      await run(...values).catch(onError);
+    while (isPending) {
+      isPending = false;
+      await run().catch(onError);
     }
     current = null;
     countRequests(-1);
   };
-  return (...values) => {
-    pending = values;
+  return () => {
+    isPending = true;
     current ??= runAll();
     return current;
   };
@@ -82,7 +86,8 @@ export function latestOnly(run, onError) {
 
 let running = 0;
 
+/** @param {number} change */
 function countRequests(change) {
   running += change;
-  document.querySelector("main").setAttribute("aria-busy", String(running > 0));
+  document.querySelector("main")?.setAttribute("aria-busy", String(running > 0));
 }

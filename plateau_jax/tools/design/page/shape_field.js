@@ -11,6 +11,7 @@ export class ShapeField {
 
   // `properties` are the list's attributes, `powerProperties` those of the field for P. edit(shape)
   // is called with each shape that the user chooses or types.
+  /** @param {ShapeChoice[]} choices @param {Properties} properties @param {Properties} powerProperties @param {(shape: string) => void} edit */
   constructor(choices, properties, powerProperties, edit) {
     this.#choices = choices;
     this.power = element("input", {
@@ -25,8 +26,8 @@ export class ShapeField {
     const listProperties = {
       ...properties,
       input: () => {
-        const { name, power } = choices.find((choice) => choice.name === this.select.value);
-        edit(name.replace("P", power ?? ""));
+        const chosen = choices.find(({ name }) => name === this.select.value);
+        edit(this.select.value.replace("P", chosen?.power ?? ""));
       },
     };
     const options = choices.map(({ name }) => element("option", { value: name }, name));
@@ -37,6 +38,7 @@ export class ShapeField {
 
   // Show a shape. "(1-x)^2" is "(1-x)^P" with P = 2. While the user types P, its field keeps its
   // text, except after undo and redo.
+  /** @param {string} shape @param {boolean} isUndone */
   draw(shape, isUndone) {
     const formula = this.#choices.map(({ name }) => name).find((name) => isOfFormula(shape, name));
     this.select.value = formula ?? shape;
@@ -48,4 +50,5 @@ export class ShapeField {
   }
 }
 
+/** @param {string} shape @param {string} name */
 const isOfFormula = (shape, name) => name.endsWith("P") && shape.startsWith(name.slice(0, -1));
