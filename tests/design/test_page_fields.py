@@ -93,29 +93,27 @@ def test_cooldown_and_continuation(undone):
     check_edits(undone, STABLE, actions, curve)
 
 
-# Percentages are those of the run.
-
-
-def test_stage_in_percent(undone):
-    curve = StagedCurve([RISE, HOLD, (1_625, 0.0, "1-sqrt")])
-    check_edits(undone, STAGED, [("Stage 3, steps", "20%")], curve)
+# What the library reads as a number.
 
 
 def test_numbers_with_letters_and_percentages(undone):
     actions = [
         ("Total steps", "1.5M"),
         ("Warmup steps", "2%"),
+        ("Plateau 1 in %, start", "20 %"),
         "+ in steps",
-        ("Plateau 1 in steps, start", "10%"),
-        ("Plateau 1 in steps, length", "2.5 k"),
+        ("Plateau 1 in steps, start", "1.2M"),
+        ("Plateau 1 in steps, length", "2.5k"),
+        "+ Cooldown",
     ]
     curve = replace(
         STABLE,
         total_steps=1_500_000,
         warmup_steps=30_000,
-        absolute_plateaus=[(150_000, 2_500)],
+        plateaus=[(20, 40)],
+        absolute_plateaus=[(1_200_000, 2_500)],
     )
-    check_edits(undone, STABLE, actions, curve)
+    check_edits(undone, STABLE, actions, curve.cooldown(1_200_000, 300_000))
 
 
 # Added curves have the selected length and warmup.

@@ -1,7 +1,7 @@
 // The fields of the selected curve: one per argument of its constructor, with the constructor's
 // messages.
 
-import { continuation, cooldown, stepsOfRun, withNewPlateau, withNewStage } from "./edits.js";
+import { continuation, cooldown, withNewPlateau, withNewStage } from "./edits.js";
 import { element } from "./elements.js";
 import { valueAt, withValue } from "./history.js";
 import { Messages } from "./messages.js";
@@ -37,11 +37,6 @@ const LABELS = {
   reference: "Reference batch",
   exponent: "Exponent",
 };
-// The fields of numbers of steps, samples or tokens, besides those in lists and the start of a part.
-const COUNTS = ["total_steps", "warmup_steps", "at", "steps", "stop", "unit", "reference"];
-// The letters of counts such as 10k, as those of numbers in JavaScript.
-/** @type {Record<string, string>} */
-const POWERS = { k: "e3", M: "e6", B: "e9" };
 // The labels of the field for P next to a shape, by the shape's argument.
 /** @type {Record<string, string>} */
 const POWER_LABELS = {
@@ -273,8 +268,7 @@ export class Controls {
       inputmode: "decimal",
       input: () => {
         input.defaultValue = input.value;
-        const value = parseField(input.value.trim(), path, this.#listeners.entry());
-        this.#listeners.edit(path, value);
+        this.#listeners.edit(path, valueOf(input.value.trim(), path));
       },
     });
     this.#inputs.push({ input, path });
@@ -375,25 +369,9 @@ function structureOf(curve) {
   ];
 }
 
-// A percentage of the run, or 10k, as a number; null for an empty field; else the text, which the
-// server reads.
-/** @param {string} text @param {Path} path @param {Entry} entry */
-function parseField(text, path, entry) {
-  if (path.at(-3) === "plateaus") return text.replace(/\s*%$/, "") || null;
-  const [, digits, letter] = text.match(/^(\d+(?:\.\d+)?)\s*([kMB])$/) ?? [];
-  let steps = NaN;
-  if (text.endsWith("%")) steps = stepsOfRun(Number(text.slice(0, -1)), entry, path);
-  if (letter && isCount(path, entry)) steps = Number(digits + POWERS[letter]);
-  return Number.isInteger(steps) ? steps : text || null;
-}
-
-// True for the field of a number of steps, samples or tokens.
-/** @param {Path} path @param {Entry} entry */
-function isCount(path, entry) {
-  const name = path.at(-1);
-  const list = path.at(-3);
-  if (list === "stages") return name === 0;
-  if (list === "absolute_plateaus") return true;
-  if (name === "start") return valueAt(entry, path.slice(0, -1)).kind === "part";
-  return COUNTS.includes(String(name));
+// What was typed, which the server reads; null for an empty field.
+/** @param {string} text @param {Path} path */
+function valueOf(text, path) {
+  const isPercentage = path.at(-3) === "plateaus";
+  return (isPercentage ? text.replace(/\s*%$/, "") : text) || null;
 }

@@ -1,5 +1,4 @@
-// New curves, and edits of a curve: parts placed where its present steps leave room, percentages of
-// the run, and moved handles.
+// New curves, and edits of a curve: parts placed where its present steps leave room, and moved handles.
 
 import { valueAt, withValue } from "./history.js";
 
@@ -132,30 +131,6 @@ export const stepsOfPercentage = (percentage, whole) => Math.floor((whole * perc
 export function roundPercentage(steps, whole) {
   const percentage = Math.ceil((1000 * steps) / whole) / 10;
   return stepsOfPercentage(percentage, whole) === steps ? percentage : null;
-}
-
-// The steps that a percentage of the run is, in the field at a path of an entry; NaN for a field
-// that takes none.
-/** @param {number} percentage @param {Entry} entry @param {Path} path */
-export function stepsOfRun(percentage, entry, path) {
-  const name = path.at(-1);
-  const [list, index] = path.slice(-3);
-  const isInList = list === "stages" || list === "absolute_plateaus";
-  const curve = valueAt(entry, path.slice(0, isInList ? -3 : -1));
-  // A part that grows makes the run longer: it is 20 % of the run if it is 20/80 of the other steps.
-  /** @param {number} others */
-  const ofOthers = (others) => Math.round((others * percentage) / (100 - percentage));
-
-  if (list === "stages") {
-    if (name !== 0) return NaN;
-    return ofOthers(stepsOf({ ...curve, stages: curve.stages.toSpliced(Number(index), 1) }));
-  }
-  if (list === "absolute_plateaus" || name === "warmup_steps") {
-    return stepsOfPercentage(percentage, stepsOf(curve));
-  }
-  if (curve.kind === "cooldown" && name === "steps") return ofOthers(Number(curve.at));
-  const isPlaceInParent = name === "at" || name === "stop" || (curve.kind === "part" && name === "start");
-  return isPlaceInParent ? stepsOfPercentage(percentage, stepsOf(curve.curve)) : NaN;
 }
 
 /** @param {Typed} name */

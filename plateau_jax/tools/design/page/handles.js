@@ -126,13 +126,20 @@ function afterDrag(handle, picture, right, up, isSmall) {
 }
 
 /** @type {Record<string, number | undefined>} */
-const KEY_INCREMENTS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
+export const KEY_INCREMENTS = {
+  ArrowRight: 1,
+  ArrowUp: 1,
+  ArrowLeft: -1,
+  ArrowDown: -1,
+  PageUp: 10,
+  PageDown: -10,
+  Home: -Infinity,
+  End: Infinity,
+};
 
 // The value after a key press; null for a key that moves nothing.
 /** @param {Handle} handle @param {string} key @param {boolean} isShift @param {number} totalSteps */
 function afterKey(handle, key, isShift, totalSteps) {
-  if (key === "Home") return handle.low;
-  if (key === "End") return handle.high;
   const count = KEY_INCREMENTS[key];
   if (count === undefined) return null;
   const increment = incrementOf(handle, totalSteps, isShift && key.startsWith("Arrow"));

@@ -51,6 +51,10 @@ const visibleEntries = () => validEntries()
   })
   .filter(({ isHidden, isSelected }) => !isHidden || isSelected);
 
+// The entry with numbers in place of texts such as 10k, once the server has read them.
+/** @param {Entry} entry */
+const asRead = (entry) => (isAnswered(entry) && !faultOf(entry) ? lastValid(entry) : entry);
+
 // Successive changes with the same key form one undo step.
 /** @param {string | null} key @param {State} next */
 function change(key, next) {
@@ -208,9 +212,9 @@ function showReadout(step, shown) {
 // The parts of the page
 
 const controls = new Controls(byId("controls", HTMLFormElement), {
-  entry: selected,
+  entry: () => asRead(selected()),
   edit: (path, value) => changeEntry(`field ${selected().id} ${path}`, withValue(selected(), path, value)),
-  restructure: (changed) => changeEntry(null, changed(selected())),
+  restructure: (changed) => changeEntry(null, changed(asRead(selected()))),
   leave: () => {
     history?.endStep();
     if (controls.isWaiting) queueMicrotask(() => showFields());

@@ -21,7 +21,6 @@ export class Messages {
     return slot;
   }
 
-  // `fault`, or null, and each advice is {message, path}; `inputs` are all fields, {input, path}.
   // The fault of a number that is being typed waits until the field is left, or the number is one.
   /** @param {Message | undefined} fault @param {Message[]} advice @param {Field[]} inputs */
   show(fault, advice, inputs) {

@@ -3,7 +3,7 @@
 
 import { Axes } from "./axes.js";
 import { setProperties, svgElement } from "./elements.js";
-import { lookOf, makeDraggable, textOf } from "./handles.js";
+import { KEY_INCREMENTS, lookOf, makeDraggable, textOf } from "./handles.js";
 import { DASHES } from "./looks.js";
 
 const MIN_NAMED_WIDTH = 52;  // of a span, in pixels: the name of a narrower one would not fit
@@ -255,22 +255,11 @@ export class Picture {
 
   /** @param {KeyboardEvent} event */
   #readByKey(event) {
-    const small = Math.max(1, Math.round(this.total / 1000));
-    /** @type {Record<string, number | undefined>} */
-    const changes = {
-      ArrowRight: small * 10,
-      ArrowUp: small * 10,
-      ArrowLeft: -small * 10,
-      ArrowDown: -small * 10,
-      PageUp: small * 100,
-      PageDown: -small * 100,
-      Home: -Infinity,
-      End: Infinity,
-    };
-    const change = changes[event.key];
-    if (change === undefined || !this.#curves.length) return;
+    const count = KEY_INCREMENTS[event.key];
+    if (count === undefined || !this.#curves.length) return;
     event.preventDefault();
-    this.#moveReader((this.step ?? 0) + (event.shiftKey ? Math.sign(change) : change));
+    const change = event.shiftKey ? Math.sign(count) : count * Math.max(1, Math.round(this.total / 100));
+    this.#moveReader((this.step ?? 0) + change);
   }
 
   /** @param {number} step */
