@@ -44,7 +44,7 @@ def test_every_field_of_a_plateau_curve(undone):
         ("Total steps", "2e4"),
         ("Warmup shape", "cosine"),
         ("Decay shape", "1-x^P"),
-        ("P of the decay", "1.50"),
+        ("Decay P", "1.50"),
         ("Final LR / peak", "0.5"),
         ("Plateau 1 in %, start", "20"),
         "+ Plateau, in %",
@@ -144,12 +144,12 @@ def test_added_stages_have_the_selected_warmup(undone):
         ("Warmup steps", "20000", "curve-warmup_steps", "warmup_steps = 20000 must lie"),
         ("Total steps", "1.2345k", "curve-total_steps", "'1.2345k' must be a whole number"),
         ("Plateau 1 in %, start", "200", "curve-plateaus-0", "(200, 40) must lie in 0 … 100 %"),
-        ("P of the decay", "", "curve-decay_shape", "must"),
+        ("Decay P", "", "curve-decay_shape", "must"),
         ("Cooldown: Steps", "0", "curve-steps", "steps = 0 must"),
     ],
 )
 def test_wrong_fields_have_a_message_and_keep_the_curve(undone, label, text, place, message):
-    if label == "P of the decay":
+    if label == "Decay P":
         undone.do(("Decay shape", "1-x^P"))
     if label.startswith("Cooldown"):
         undone.do("+ Cooldown")
@@ -295,7 +295,7 @@ def test_every_decay_shape_can_be_chosen(undone):
         undone.do(("Decay shape", name))
         written = name.replace("P", INITIAL_POWERS.get(name, ""))
         assert undone.curve == replace(STABLE, decay_shape=written)
-        power = undone.field("P of the decay")
+        power = undone.field("Decay P")
         expect(power).to_be_visible(visible="P" in name)
 
 

@@ -23,13 +23,11 @@ export class Axes {
     this.bottom = TOP + this.height;
   }
 
-  /** @param {number} step */
-  x(step) {
+  x(/** @type {number} */ step) {
     return LEFT + (step / this.end) * this.width;
   }
 
-  /** @param {number} lr */
-  y(lr) {
+  y(/** @type {number} */ lr) {
     return TOP + (1 - lr / this.high) * this.height;
   }
 

@@ -17,8 +17,7 @@ const FIELDS = {  // by the kind of a curve
 };
 /** @type {Record<string, string | undefined>} */
 const TITLES = { cooldown: "Cooldown", then: "Continuation", part: "Part", scaled: "Batch plan" };
-/** @type {Record<string, string>} */
-const LABELS = {
+/** @type {Record<string, string>} */ const LABELS = {
   total_steps: "Total steps",
   warmup_steps: "Warmup steps",
   warmup_shape: "Warmup shape",
@@ -37,19 +36,13 @@ const LABELS = {
   reference: "Reference batch",
   exponent: "Exponent",
 };
-// The labels of the field for P next to a shape, by the shape's argument.
-/** @type {Record<string, string>} */
-const POWER_LABELS = {
-  warmup_shape: "P of the warmup",
-  decay_shape: "P of the decay",
-  shape: "P of the shape",
-};
 
 export class Controls {
   #form;
   #listeners;
   /** @type {{ input: HTMLInputElement, path: Path }[]} */ #inputs = [];
   /** @type {{ field: ShapeField, path: Path }[]} */ #shapes = [];
+  /** @type {Field[]} */ #fields = [];  // all of them, those of shapes included
   #messages = new Messages();
   /** @type {string | null} */ #structure = null;
 
@@ -79,7 +72,7 @@ export class Controls {
     for (const { field, path } of this.#shapes) {
       field.draw(valueAt(entry, path), isUndone);
     }
-    this.#messages.show(fault, advice, this.#allInputs());
+    this.#messages.show(fault, advice, this.#fields);
   }
 
   // True if a message waits for the end of the typing.
@@ -87,20 +80,12 @@ export class Controls {
     return this.#messages.isWaiting;
   }
 
-  #allInputs() {
-    /** @type {Field[]} */
-    const inputs = [...this.#inputs];
-    for (const { field, path } of this.#shapes) {
-      inputs.push({ input: field.select, path }, { input: field.power, path });
-    }
-    return inputs;
-  }
-
   /** @param {Entry} entry @param {string} structure */
   #build(entry, structure) {
     this.#structure = structure;
     this.#inputs = [];
     this.#shapes = [];
+    this.#fields = [];
     this.#messages.clear();
     const fields = this.#outermost(entry.curve, ["curve"]);
     this.#form.replaceChildren(this.#field(["peak"]), ...fields);
@@ -227,62 +212,49 @@ export class Controls {
   #field(path, group = null) {
     const name = String(path.at(-1));
     const text = group === TITLES.part && name === "start" ? LABELS.at : LABELS[name];
-    /** @param {string} label */
-    const named = (label) => ({ "aria-label": group ? `${group}: ${label}` : label });
-    let input;
-    if (name in POWER_LABELS) {
-      const powerLabel = group ? "P" : POWER_LABELS[name];
-      input = this.#shape(path, name, named(text), named(powerLabel));
-    } else {
-      input = this.#input(path, named(text));
-    }
-    const label = element("span", {}, text);
-    return element("label", { class: "field" }, label, input, this.#messages.slot(path));
+    const label = group ? `${group}: ${text}` : text;
+    const input = name in this.choices ? this.#shape(path, name, label) : this.#input(path, label);
+    return element("label", { class: "field" }, element("span", {}, text), input, this.#messages.slot(path));
   }
 
-  // A row of a table, with a number or null, and a row for the messages about it.
+  // A row of a table, with a number or null, and a row for the messages about it. The third field of a
+  // stage is its shape.
   /** @param {Path} path @param {number | null} number @param {string[]} labels @param {Child[]} actions */
   #row(path, number, labels, actions) {
     const head = number === null ? element("td") : element("th", { scope: "row" }, String(number));
-    const cells = labels.map((label, item) => element("td", {}, this.#cellInput([...path, item], label)));
+    const cells = labels.map((label, item) => {
+      const place = [...path, item];
+      return element("td", {}, item === 2 ? this.#shape(place, "shape", label) : this.#input(place, label));
+    });
     const moves = element("td", { class: "moves" }, ...actions);
     const message = element("td", { colspan: labels.length + 2 }, this.#messages.slot(path));
     return [element("tr", {}, head, ...cells, moves), element("tr", {}, message)];
   }
 
-  // The field in a row of a table; the third one of a stage is its shape.
   /** @param {Path} path @param {string} label */
-  #cellInput(path, label) {
-    if (path.at(-1) !== 2) return this.#input(path, { "aria-label": label });
-    const powerLabel = label.replace("shape", "P");
-    return this.#shape(path, "shape", { "aria-label": label }, { "aria-label": powerLabel });
-  }
-
-  /** @param {Path} path @param {Properties} properties */
-  #input(path, properties) {
+  #input(path, label) {
     const input = element("input", {
-      ...properties,
+      "aria-label": label,
       "data-path": path.join("/"),
       spellcheck: "false",
       autocapitalize: "off",
       inputmode: "decimal",
       input: () => {
         input.defaultValue = input.value;
-        this.#listeners.edit(path, valueOf(input.value.trim(), path));
+        this.#listeners.edit(path, typedValue(input.value.trim(), path));
       },
     });
     this.#inputs.push({ input, path });
+    this.#fields.push({ input, path });
     return input;
   }
 
-  /** @param {Path} path @param {string} name @param {Properties} properties @param {Properties} powerProperties */
-  #shape(path, name, properties, powerProperties) {
-    const listProperties = { ...properties, "data-path": path.join("/") };
-    const keyedPower = { ...powerProperties, "data-path": [...path, "power"].join("/") };
-    /** @param {string} shape */
-    const edit = (shape) => this.#listeners.edit(path, shape);
-    const field = new ShapeField(this.choices[name], listProperties, keyedPower, edit);
+  /** @param {Path} path @param {string} name @param {string} label */
+  #shape(path, name, label) {
+    const edit = (/** @type {string} */ shape) => this.#listeners.edit(path, shape);
+    const field = new ShapeField(this.choices[name], path, label, edit);
     this.#shapes.push({ field, path });
+    this.#fields.push({ input: field.select, path }, { input: field.power, path });
     return field.node;
   }
 
@@ -332,8 +304,7 @@ export class Controls {
     this.#focus([...list, target, direction]);
   }
 
-  /** @param {Path} path */
-  #focus(path) {
+  #focus(/** @type {Path} */ path) {
     const control = this.#form.querySelector(`[data-path="${CSS.escape(path.join("/"))}"]`);
     /** @type {Control | null} */ (control)?.focus();
   }
@@ -348,8 +319,7 @@ function table(heads, rows) {
 }
 
 // The batches of a batch plan, which have no fields; null for other curves.
-/** @param {Curve} curve */
-function batchesOf({ pairs }) {
+function batchesOf(/** @type {Curve} */ { pairs }) {
   if (!pairs?.length) return null;
   const batches = pairs.map(([threshold, batch]) => `${batch} from ${threshold}`).join(", ");
   return element("p", { class: "caveat" }, `Batches: ${batches}. Change them in the JSON.`);
@@ -371,7 +341,7 @@ function structureOf(curve) {
 
 // What was typed, which the server reads; null for an empty field.
 /** @param {string} text @param {Path} path */
-function valueOf(text, path) {
+function typedValue(text, path) {
   const isPercentage = path.at(-3) === "plateaus";
   return (isPercentage ? text.replace(/\s*%$/, "") : text) || null;
 }

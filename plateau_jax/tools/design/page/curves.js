@@ -39,11 +39,10 @@ function placeRows(body, rows) {
 
 /** @param {HTMLTableRowElement} row @param {DrawnRow} entry @param {RowListeners} listeners */
 function updateRow(row, entry, listeners) {
-  const buttons = new RowButtons(entry, listeners);
   setProperties(row, { class: `colour-${entry.colour} ${entry.isSelected ? "selected" : ""}` });
   updateFirstCell(row, entry);
   while (row.cells.length > 1) row.deleteCell(-1);
-  row.append(...ratioCells(entry, buttons), actionCell(entry, buttons));
+  row.append(...ratioCells(entry, listeners), actionCell(entry, listeners));
 }
 
 // The first cell: which curve is selected, its look, its name and its length. It is kept from one
@@ -69,8 +68,7 @@ function newRow(id, listeners) {
   });
   const look = element("span", { class: "swatch" });
   const cell = element("th", { scope: "row" }, element("div", { class: "name" }, radio, look, name));
-  /** @param {MouseEvent} event */
-  const select = ({ target }) => {
+  const select = (/** @type {MouseEvent} */ { target }) => {
     const isControl = target instanceof Element && target.closest("button, a, [type=radio]");
     if (!isControl) listeners.select(id);
   };
@@ -92,101 +90,81 @@ function updateFirstCell(row, entry) {
 }
 
 // The steps of a curve that is not as long as the first: its ratios compare runs of different cost.
-/** @param {DrawnRow} entry */
-function otherLength({ total, firstTotal }) {
+function otherLength(/** @type {DrawnRow} */ { total, firstTotal }) {
   if (!total || !firstTotal || total === firstTotal) return "";
   const properties = { class: "length", title: "Not as long as the first curve" };
   return element("span", properties, formatStep(total), element("span", {}, " steps"));
 }
 
 // The cells of the bound and of the best peak.
-/** @param {DrawnRow} entry @param {RowButtons} buttons */
-function ratioCells(entry, buttons) {
+/** @param {DrawnRow} entry @param {RowListeners} listeners */
+function ratioCells(entry, listeners) {
   const { ratios } = entry;
   if (!ratios) return [waitingCell(), waitingCell()];
   if (ratios.fault) return [element("td", { class: "number muted", colspan: 2 }, ratios.fault)];
-  return [boundCell(ratios), peakCell(entry, ratios, buttons)];
+  const ratio = element("b", {}, `× ${ratios.peak_ratio.toFixed(3)}`);
+  return [
+    ratioCell("bound", "Bound", element("b", {}, `× ${ratios.bound.toFixed(3)}`)),
+    ratioCell("peak-ratio", "Best peak", ratio, ...bestPeak(entry, ratios, listeners)),
+  ];
 }
 
 const waitingCell = () => element("td", { class: "number" }, "…");
 
-/** @param {Ratios} ratios */
-function boundCell({ bound }) {
-  const properties = { class: "number", "data-figure": "bound", "data-label": "Bound" };
-  return element("td", properties, element("b", {}, `× ${bound.toFixed(3)}`));
+/** @param {string} figure @param {string} label @param {Node[]} children */
+function ratioCell(figure, label, ...children) {
+  return element("td", { class: "number", "data-figure": figure, "data-label": label }, ...children);
 }
 
-/** @param {DrawnRow} entry @param {Ratios} ratios @param {RowButtons} buttons */
-function peakCell({ isFirst }, ratios, buttons) {
-  const properties = { class: "number", "data-figure": "peak-ratio", "data-label": "Best peak" };
-  const ratio = element("b", {}, `× ${ratios.peak_ratio.toFixed(3)}`);
-  if (isFirst) return element("td", properties, ratio);
+// The best peak as a learning rate, and the button that takes it over. The first curve has none.
+/** @param {DrawnRow} entry @param {Ratios} ratios @param {RowListeners} listeners */
+function bestPeak(entry, ratios, listeners) {
+  if (entry.isFirst) return [];
   const peak = Number(ratios.best_peak.toPrecision(3));
-  const asPeak = element("span", { class: "muted best" }, `  = ${formatLearningRate(peak)}`);
-  return element("td", properties, ratio, asPeak, buttons.usePeak(peak));
+  const use = rowButton(entry, "usePeak", "use", "Use the best peak for", {
+    class: "link",
+    title: `Use ${peak} as the peak`,
+    click: () => listeners.usePeak(entry.id, peak),
+  });
+  return [element("span", { class: "muted" }, `  = ${formatLearningRate(peak)}`), use];
 }
 
-/** @param {DrawnRow} entry @param {RowButtons} buttons */
-function actionCell(entry, buttons) {
-  return element("td", { class: "row-actions" },
-    buttons.makeReference(),
-    entry.isHidden ? buttons.plain("show", "Show", "hide") : buttons.plain("hide", "Hide", "hide"),
-    buttons.plain("×", "Remove", "remove", { disabled: entry.isOnly }));
+/** @param {DrawnRow} entry @param {RowListeners} listeners */
+function actionCell(entry, listeners) {
+  const { id, isFirst, isHidden, isOnly } = entry;
+  const reference = { class: "muted reference", tabindex: -1, "data-key": keyOf(id, "makeReference") };
+  const makeReference = rowButton(entry, "makeReference", "make reference", "Make reference:", {
+    click: () => listeners.makeReference(id),
+  });
+  const hide = rowButton(entry, "hide", isHidden ? "show" : "hide", isHidden ? "Show" : "Hide", {
+    click: () => listeners.hide(id),
+  });
+  const remove = rowButton(entry, "remove", "×", "Remove", {
+    disabled: isOnly,
+    click: () => listeners.remove(id),
+  });
+  const first = isFirst ? element("span", reference, "reference") : makeReference;
+  return element("td", { class: "row-actions" }, first, hide, remove);
 }
+
+// A button for an action on a curve; `label` and the curve's name say what it does.
+/** @param {DrawnRow} entry @param {string} action @param {string} text @param {string} label @param {Properties} properties */
+function rowButton(entry, action, text, label, properties) {
+  return element("button", {
+    type: "button",
+    class: "plain",
+    tabindex: tabindexIn(entry),
+    "aria-label": `${label} ${entry.name}`,
+    title: label,
+    "data-key": keyOf(entry.id, action),
+    ...properties,
+  }, text);
+}
+
+// It identifies a control that is drawn anew, which keeps the focus so.
+/** @param {number} id @param {string} action */
+const keyOf = (id, action) => `curves/${id}/${action}`;
 
 // The tab key stops at the controls of the selected row only, or it would stop at every control of
 // the table.
-/** @param {DrawnRow} entry */
-const tabindexIn = ({ isSelected }) => (isSelected ? null : -1);
-
-class RowButtons {
-  #entry;
-  #listeners;
-
-  /** @param {DrawnRow} entry @param {RowListeners} listeners */
-  constructor(entry, listeners) {
-    this.#entry = entry;
-    this.#listeners = listeners;
-  }
-
-  // A button for an action on the curve; `label` and the curve's name say what it does.
-  /** @param {string} text @param {string} label @param {"makeReference" | "hide" | "remove"} action */
-  plain(text, label, action, { disabled = false } = {}) {
-    return element("button", {
-      type: "button",
-      class: "plain",
-      tabindex: tabindexIn(this.#entry),
-      "aria-label": `${label} ${this.#entry.name}`,
-      title: label,
-      disabled,
-      "data-key": this.#key(action),
-      click: () => this.#listeners[action](this.#entry.id),
-    }, text);
-  }
-
-  // In the first row, the word `reference` stands in the button's place.
-  makeReference() {
-    if (!this.#entry.isFirst) return this.plain("make reference", "Make reference:", "makeReference");
-    const properties = { class: "muted reference", tabindex: -1, "data-key": this.#key("makeReference") };
-    return element("span", properties, "reference");
-  }
-
-  /** @param {number} peak */
-  usePeak(peak) {
-    return element("button", {
-      type: "button",
-      class: "link",
-      tabindex: tabindexIn(this.#entry),
-      "aria-label": `Use the best peak for ${this.#entry.name}`,
-      title: `Use ${peak} as the peak`,
-      "data-key": this.#key("usePeak"),
-      click: () => this.#listeners.usePeak(this.#entry.id, peak),
-    }, "use");
-  }
-
-  // It identifies a control that is drawn anew, which keeps the focus so.
-  /** @param {string} action */
-  #key(action) {
-    return `curves/${this.#entry.id}/${action}`;
-  }
-}
+const tabindexIn = (/** @type {DrawnRow} */ { isSelected }) => (isSelected ? null : -1);

@@ -52,8 +52,7 @@ export function stepsOf(curve) {
 const sumOf = (counts) => counts.reduce((total, count) => total + (Number(count) || 0), 0);
 
 // A curve with a cooldown in its last fifth, so that the run keeps its length.
-/** @param {Curve} curve */
-export function cooldown(curve) {
+export function cooldown(/** @type {Curve} */ curve) {
   const total = stepsOf(curve);
   const steps = Math.max(1, Math.round(total / 5));
   return { kind: "cooldown", curve, at: total - steps, steps, to: 0, shape: "1-sqrt" };
@@ -71,10 +70,8 @@ export function withNewStage(curve) {
   const index = lengths.indexOf(Math.max(...lengths));
   const half = Math.floor(lengths[index] / 2);
   const [, to, shape] = stages[index];
-  /** @type {Stage} */
-  const shorter = half ? [lengths[index] - half, to, shape] : stages[index];
-  /** @type {Stage} */
-  const added = [half || 1, null, "linear"];
+  /** @type {Stage} */ const shorter = half ? [lengths[index] - half, to, shape] : stages[index];
+  /** @type {Stage} */ const added = [half || 1, null, "linear"];
   if (isRise(curve, index)) return [stages.toSpliced(index, 1, shorter, added), index + 1];
   return [stages.toSpliced(index, 1, added, shorter), index];
 }
@@ -97,13 +94,11 @@ export function withNewPlateau(curve, list) {
   const start = end + (1 - end) / 3;
   const length = (1 - end) / 4;
   if (list === "plateaus") {
-    /** @param {number} fraction */
-    const percent = (fraction) => Math.round(1000 * fraction) / 10;
+    const percent = (/** @type {number} */ fraction) => Math.round(1000 * fraction) / 10;
     return [...curve.plateaus, [percent(start), percent(length)]];
   }
   const spacing = 10 ** Math.floor(Math.log10(Math.max(1, length * afterWarmup)));
-  /** @param {number} steps */
-  const rounded = (steps) => Math.floor(steps / spacing) * spacing;
+  const rounded = (/** @type {number} */ steps) => Math.floor(steps / spacing) * spacing;
   const first = rounded(warmup + start * afterWarmup);
   return [...curve.absolute_plateaus, [first, Math.max(1, rounded(length * afterWarmup))]];
 }
@@ -111,8 +106,7 @@ export function withNewPlateau(curve, list) {
 // Where the last plateau ends, as a fraction of the steps after the warmup; 0 without plateaus.
 /** @param {Curve} curve @param {number} warmup @param {number} afterWarmup */
 function lastPlateauEnd(curve, warmup, afterWarmup) {
-  /** @param {[start: Typed, length: Typed]} plateau */
-  const sum = ([start, length]) => Number(start) + Number(length);
+  const sum = (/** @type {[Typed, Typed]} */ [start, length]) => Number(start) + Number(length);
   const ends = [
     ...curve.plateaus.map((plateau) => sum(plateau) / 100),
     ...curve.absolute_plateaus.map((plateau) => (sum(plateau) - warmup) / afterWarmup),
@@ -133,11 +127,9 @@ export function roundPercentage(steps, whole) {
   return stepsOfPercentage(percentage, whole) === steps ? percentage : null;
 }
 
-/** @param {Typed} name */
-const isListOfPlateaus = (name) => ["plateaus", "absolute_plateaus"].includes(name);
+const isListOfPlateaus = (/** @type {Typed} */ name) => ["plateaus", "absolute_plateaus"].includes(name);
 // True if a handle moves all of a plateau, rather than one field.
-/** @param {Handle} handle */
-export const isPlateau = ({ path }) => isListOfPlateaus(path.at(-2));
+export const isPlateau = (/** @type {Handle} */ { path }) => isListOfPlateaus(path.at(-2));
 
 // The entry after a handle was moved by a distance.
 /** @param {Entry} entry @param {Handle} handle @param {number} distance */
@@ -159,8 +151,7 @@ export function movedEntry(entry, handle, distance) {
 /** @param {Entry} entry @param {Path} path @param {number} distance */
 function withShorterNextStage(entry, path, distance) {
   const list = path.slice(0, -2);
-  /** @type {Stage[]} */
-  const stages = valueAt(entry, list);
+  /** @type {Stage[]} */ const stages = valueAt(entry, list);
   const next = stages.findIndex(([steps], index) => index > Number(path.at(-2)) && steps > 0);
   if (next < 0) return entry;
   return withValue(entry, [...list, next, 0], stages[next][0] - distance);
@@ -170,15 +161,13 @@ function withShorterNextStage(entry, path, distance) {
 // percent becomes one in steps, unless round percentages say the same.
 /** @param {Entry} entry @param {Path} path @param {number[]} distances */
 function withMovedPlateau(entry, path, distances) {
-  /** @type {number[]} */
-  const plateau = valueAt(entry, path);
+  /** @type {number[]} */ const plateau = valueAt(entry, path);
   const [list, index] = path.slice(-2);
   if (list === "absolute_plateaus") {
     return withValue(entry, path, plateau.map((steps, item) => steps + distances[item]));
   }
   const curvePath = path.slice(0, -2);
-  /** @type {Curve} */
-  const curve = valueAt(entry, curvePath);
+  /** @type {Curve} */ const curve = valueAt(entry, curvePath);
   const afterWarmup = curve.total_steps - curve.warmup_steps;
   const inSteps = plateau.map((percentage, item) =>
     stepsOfPercentage(percentage, afterWarmup) + distances[item]);

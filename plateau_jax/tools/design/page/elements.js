@@ -44,8 +44,7 @@ function fill(node, properties, children) {
 /** @param {number | string} step */
 export const formatStep = (step) => String(step).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 
-/** @param {number} lr */
-export function formatLearningRate(lr) {
+export function formatLearningRate(/** @type {number} */ lr) {
   const size = Math.abs(lr);
   if (size === 0 || (size >= 1e-3 && size < 1e5)) return String(Number(lr.toPrecision(4)));
   const [digits, power] = lr.toExponential(3).split("e");
@@ -59,8 +58,7 @@ const CONTROLS = "button, input, select, textarea, [role=slider], [tabindex]";
 // Draw, and keep the focus on the same control. If that is gone or disabled, the focus moves to its
 // neighbour in the same part of the page: to a control of the same kind, such as the next row's
 // Remove, or else to the nearest one.
-/** @param {() => void} draw */
-export function keepFocus(draw) {
+export function keepFocus(/** @type {() => void} */ draw) {
   const focused = /** @type {Control} */ (document.activeElement);
   const region = focused.closest("section, header");
   if (!region) return draw();
@@ -82,12 +80,10 @@ export function keepFocus(draw) {
 const controlsIn = (region) => /** @type {Control[]} */ ([...region.querySelectorAll(CONTROLS)]);
 
 // What a control is, also after it was drawn anew; empty for one that never is.
-/** @param {Control} control */
-const keyOf = ({ dataset, id }) => dataset.path ?? dataset.key ?? dataset.add ?? id;
+const keyOf = (/** @type {Control} */ { dataset, id }) => dataset.path ?? dataset.key ?? dataset.add ?? id;
 
 // "curves/3/remove" and "curves/4/remove" have the same pattern.
-/** @param {string} key */
-const patternOf = (key) => key.replace(/\d+/g, "#");
+const patternOf = (/** @type {string} */ key) => key.replace(/\d+/g, "#");
 
 /** @param {Control} control */
 const canTakeFocus = (control) => control.isConnected && !control.disabled && control.checkVisibility();

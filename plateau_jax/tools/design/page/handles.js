@@ -7,14 +7,12 @@ import { formatStep } from "./elements.js";
 
 const AXIS_THRESHOLD = 4;  // pixels
 
-/** @param {Handle} handle */
-export function lookOf(handle) {
+export function lookOf(/** @type {Handle} */ handle) {
   if (handle.axis === "learning_rate") return "tag";
   return isPlateau(handle) ? "bar" : "knob";
 }
 
-/** @param {Handle} handle */
-export function textOf(handle) {
+export function textOf(/** @type {Handle} */ handle) {
   if (handle.axis === "step") {
     const prefix = isPlateau(handle) ? "from step" : "step";
     return `${prefix} ${formatStep(handle.value)}`;
@@ -33,8 +31,7 @@ function incrementOf({ axis, value }, totalSteps, isSmall) {
 }
 
 // 1, 2 or 5 times a power of ten: 200 for 300, and 1 for less.
-/** @param {number} part */
-function roundPart(part) {
+function roundPart(/** @type {number} */ part) {
   const atLeastOne = Math.max(1, part);
   const power = 10 ** Math.floor(Math.log10(atLeastOne));
   return [5, 2, 1].map((times) => times * power).find((size) => size <= atLeastOne) ?? power;
@@ -127,14 +124,8 @@ function afterDrag(handle, picture, right, up, isSmall) {
 
 /** @type {Record<string, number | undefined>} */
 export const KEY_INCREMENTS = {
-  ArrowRight: 1,
-  ArrowUp: 1,
-  ArrowLeft: -1,
-  ArrowDown: -1,
-  PageUp: 10,
-  PageDown: -10,
-  Home: -Infinity,
-  End: Infinity,
+  ArrowRight: 1, ArrowUp: 1, PageUp: 10, End: Infinity,
+  ArrowLeft: -1, ArrowDown: -1, PageDown: -10, Home: -Infinity,
 };
 
 // The value after a key press; null for a key that moves nothing.

@@ -36,8 +36,7 @@ export class History {
   }
 
   // Change the state without an undo step.
-  /** @param {State} next */
-  replace(next) {
+  replace(/** @type {State} */ next) {
     this.present = next;
     this.#key = null;
   }
@@ -101,10 +100,8 @@ export function loadState() {
 // Save what getState() returns when the tab is left: also when it is hidden, because a hidden tab
 // may be discarded. If the storage is blocked, or too small for long curves, the browser asks the
 // user before it reloads the tab.
-/** @param {() => object} getState */
-export function keepState(getState) {
-  /** @param {Event} event */
-  const save = (event) => {
+export function keepState(/** @type {() => object} */ getState) {
+  const save = (/** @type {Event} */ event) => {
     try {
       sessionStorage.setItem(STORAGE_KEY, JSON.stringify(getState()));
     } catch {

@@ -2,17 +2,9 @@
 
 import { Controls } from "./controls.js";
 import { drawCurves } from "./curves.js";
-import {
-  describe,
-  descriptionOf,
-  faultOf,
-  isAnswered,
-  lastValid,
-  unusedId,
-  validPart,
-} from "./descriptions.js";
+import { describe, descriptionOf, faultOf, isAnswered, lastValid, unusedId, validPart } from "./descriptions.js";
 import { showCode, showSegments } from "./details.js";
-import { TEMPLATES, distinctName, movedEntry, stepsOf } from "./edits.js";
+import { TEMPLATES, distinctName, movedEntry } from "./edits.js";
 import { byId, element, formatLearningRate, formatStep, keepFocus, setProperties } from "./elements.js";
 import { History, keepState, loadState, withValue } from "./history.js";
 import { freeLook, swatch } from "./looks.js";
@@ -24,23 +16,19 @@ const MAX_NAME = 40;
 
 /** @type {Map<number, Ratios>} */
 let ratios = new Map();  // the server's comparison with the first curve, by the curve's id
-/** @type {History} */
-let history;
-/** @type {number} */
-let maxCurves;
+/** @type {History} */ let history;
+/** @type {number} */ let maxCurves;
 let refreshed = Promise.resolve();  // resolves once the server's answers to the last change are shown
 let queue = Promise.resolve();  // of actions that need these answers
-/** @type {Entry | null} */
-let beforeDrag = null;  // the entry at the beginning of a drag
+/** @type {Entry | null} */ let beforeDrag = null;  // the entry at the beginning of a drag
 
-// The state: entries {id, colour, name, isHidden, peak, curve}, and the id of the selected one
+// The state
 
 const entries = () => history.present.curves;
 const selected = () => entries().find(({ id }) => id === history.present.selected) ?? entries()[0];
 /** @param {number} id */
 const entryOf = (id) => /** @type {Entry} */ (entries().find((entry) => entry.id === id));
-/** @param {number | null} id */
-const entriesBut = (id) => entries().filter((entry) => entry.id !== id);
+const entriesBut = (/** @type {number | null} */ id) => entries().filter((entry) => entry.id !== id);
 
 // The valid entries, and those that the picture shows.
 const validEntries = () => entries().filter(descriptionOf);
@@ -70,13 +58,11 @@ function changeEntry(key, entry) {
 }
 
 // Do something once the answers to the last change are shown.
-/** @param {() => void} action */
-function enqueue(action) {
+function enqueue(/** @type {() => void} */ action) {
   queue = queue.then(() => refreshed).then(action).catch(showTrouble);
 }
 
-/** @param {"undo" | "redo"} action */
-function undoOrRedo(action) {
+function undoOrRedo(/** @type {"undo" | "redo"} */ action) {
   history[action]();
   show({ isUndone: true });
   refreshed = refresh();
@@ -106,13 +92,11 @@ function focusRow() {
 const freeName = (name, id = null) => distinctName(name, entriesBut(id).map((entry) => entry.name));
 
 // Add a copy of the selected curve, or another curve with its length, warmup and peak.
-/** @param {string} template */
-async function addFromTemplate(template) {
+async function addFromTemplate(/** @type {string} */ template) {
   const { name, curve, peak } = lastValid(selected());
   if (template === "copy") return add(name, curve, peak);
-  const description = descriptionOf(selected());
-  const total = description?.total ?? (stepsOf(curve) || 10000);
-  const warmup = description?.warmup ?? { warmup_steps: 0 };
+  // A curve that was never valid has no description.
+  const { total, warmup } = descriptionOf(selected()) ?? { total: 10000, warmup: { warmup_steps: 0 } };
   const [title, added] = TEMPLATES[template](total, warmup);
   await openCurves(added, title);
 }
@@ -131,8 +115,7 @@ async function openCurves(saved, name) {
   add(name, curve, peak);
 }
 
-/** @param {SavedCurve[]} saved */
-async function openPage(saved) {
+async function openPage(/** @type {SavedCurve[]} */ saved) {
   const { curves } = await ask("/describe", { curves: saved });
   if (!curves.length) throw new Error("This page was saved without a curve");
   const firstId = unusedId();
@@ -163,7 +146,7 @@ const refresh = latestOnly(async () => {
   show();
   readLearningRates();
   compare();
-}, showTrouble);
+});
 
 // Ask about the curves that are valid, or were so last. Lists in the answer become maps from the
 // curves' ids.
@@ -183,7 +166,7 @@ const compare = latestOnly(async () => {
   ratios = answer.ratios;
   byId("note").textContent = answer.note;
   showCurves();
-}, showTrouble);
+});
 
 const readLearningRates = latestOnly(async () => {
   const { step } = picture;
@@ -195,7 +178,7 @@ const readLearningRates = latestOnly(async () => {
   });
   showReadout(step, shown);
   picture.announce(`step ${step ?? 0}: ${shown.map(({ name, lr }) => `${name} ${lr}`).join(", ")}`);
-}, showTrouble);
+});
 
 // The line below the picture: the names of the curves, and their learning rates at a step, if there
 // is one.
@@ -235,8 +218,7 @@ const picture = new Picture(byId("picture", SVGSVGElement), {
 
 // A handle belongs to the curve on the picture, the last valid one, and its value is that curve's.
 // A drag always counts from the curve at its beginning, so that dragging back undoes it.
-/** @param {{ handle: Handle, value: number }} change */
-function moveHandle({ handle, value }) {
+function moveHandle(/** @type {{ handle: Handle, value: number }} */ { handle, value }) {
   const entry = selected();
   const distance = value - handle.value;
   // Without an answer to what was typed last, the handle does not know it, and would undo it.
@@ -255,13 +237,12 @@ function moveHandle({ handle, value }) {
 
 function show({ isUndone = false } = {}) {
   keepFocus(() => {
-    const entry = selected();
     showFields({ isUndone });
-    showPicture(entry);
+    showPicture();
     showButtons();
     showCurves();
-    showSegments(descriptionOf(entry));
-    showCode(descriptionOf(entry));
+    showSegments(descriptionOf(selected()));
+    showCode(descriptionOf(selected()));
   });
 }
 
@@ -270,10 +251,9 @@ function showFields({ isUndone = false } = {}) {
   controls.draw(entry, { fault: faultOf(entry), advice: descriptionOf(entry)?.advice, isUndone });
 }
 
-/** @param {Entry} entry */
-function showPicture(entry) {
+function showPicture() {
   picture.draw(visibleEntries());
-  const isStale = Boolean(faultOf(entry));
+  const isStale = Boolean(faultOf(selected()));
   byId("picture", SVGSVGElement).classList.toggle("stale", isStale);
   byId("stale").hidden = !isStale;
 }
@@ -297,8 +277,7 @@ function showCurves() {
 
 // Actions of the user
 
-/** @type {RowListeners} */
-const rowListeners = {
+/** @type {RowListeners} */ const rowListeners = {
   select,
   rename: (id, typed) => {
     const name = typed.trim() || freeName(`Curve ${id}`, id);
@@ -314,8 +293,7 @@ const rowListeners = {
   usePeak: (id, peak) => changeEntry(null, { ...entryOf(id), peak }),
 };
 
-/** @param {number} id */
-function select(id) {
+function select(/** @type {number} */ id) {
   if (id !== selected().id) {
     history.replace({ ...history.present, selected: id });
     show();
@@ -390,10 +368,8 @@ async function start() {
   refreshed = refresh();
 }
 
-/** @param {SavedCurve[]} named */
-function initialState(named) {
-  /** @type {Entry[]} */
-  const curves = [];
+function initialState(/** @type {SavedCurve[]} */ named) {
+  /** @type {Entry[]} */ const curves = [];
   for (const [index, entry] of named.entries()) {
     const name = distinctName(entry.name, curves.map((earlier) => earlier.name));
     curves.push({ ...entry, name, id: index + 1, colour: index });

@@ -12,8 +12,7 @@ export class Messages {
   }
 
   // A new place for messages about what is at the path.
-  /** @param {Path} path */
-  slot(path) {
+  slot(/** @type {Path} */ path) {
     const key = path.join("/");
     const id = `fault-${key.replaceAll("/", "-")}`;
     const slot = element("p", { class: "fault", id, role: "alert" });
@@ -79,8 +78,7 @@ function isTypedAt(faultPlace, { input, path }) {
 const covers = ({ key, isField }, path) => isField && `${path.join("/")}/`.startsWith(`${key}/`);
 
 // True for the beginning of a number that is not one yet, such as "" and "6e-" on the way to "6e-4".
-/** @param {string} text */
-function isIncomplete(text) {
+function isIncomplete(/** @type {string} */ text) {
   const begins = /^[-+]?\d*\.?\d*(e[-+]?)?$/i.test(text.trim());
   return begins && Number.isNaN(Number(text || "."));
 }

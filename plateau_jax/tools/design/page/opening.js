@@ -5,8 +5,7 @@ import { byId, element } from "./elements.js";
 
 // openCurves(saved, name) adds the curve, or the curves of a saved page, that were saved; it throws
 // the fault of an invalid one.
-/** @param {(saved: any, name: string) => Promise<void>} openCurves */
-export function prepareOpening(openCurves) {
+export function prepareOpening(/** @type {(saved: any, name: string) => Promise<void>} */ openCurves) {
   const showFile = prepareDialog(openCurves);
 
   // A file that is dropped on the page would replace it, except in a field for files.
@@ -25,8 +24,7 @@ export function prepareOpening(openCurves) {
 const isForFiles = (target) => target instanceof HTMLInputElement && target.type === "file";
 
 // Returns showFile(file), which opens the dialog with a file.
-/** @param {(saved: any, name: string) => Promise<void>} openCurves */
-function prepareDialog(openCurves) {
+function prepareDialog(/** @type {(saved: any, name: string) => Promise<void>} */ openCurves) {
   const dialog = byId("opening", HTMLDialogElement);
   const pasted = byId("pasted", HTMLTextAreaElement);
   const chosen = byId("file", HTMLInputElement);
@@ -39,8 +37,7 @@ function prepareDialog(openCurves) {
     name = "Opened";
     dialog.showModal();
   };
-  /** @param {File} file */
-  const read = async (file) => {
+  const read = async (/** @type {File} */ file) => {
     name = file.name.replace(/\.json$/i, "");
     pasted.value = await file.text();
   };

@@ -56,14 +56,12 @@ export class Picture {
   }
 
   // Show the value of a handle while it is dragged; null ends the drag.
-  /** @param {Handle | null} handle */
-  drag(handle) {
+  drag(/** @type {Handle | null} */ handle) {
     this.#dragged = handle?.name ?? null;
     for (const [name, { node }] of this.#marks) node.classList.toggle("dragged", name === this.#dragged);
   }
 
-  /** @param {VisibleEntry[]} curves */
-  draw(curves) {
+  draw(/** @type {VisibleEntry[]} */ curves) {
     this.#curves = curves;
     if (!curves.length || !this.#svg.getBoundingClientRect().width) return;
     if (!this.isDragging) {  // axes that followed a drag would move under the pointer
@@ -94,8 +92,7 @@ export class Picture {
 
   // Curves
 
-  /** @param {VisibleEntry} curve */
-  #points({ answer }) {
+  #points(/** @type {VisibleEntry} */ { answer }) {
     const points = answer.steps.map((step, index) => {
       const y = this.#axes.y(answer.peak * answer.levels[index]);
       return `${this.#axes.x(step).toFixed(1)},${y.toFixed(1)}`;
@@ -103,29 +100,31 @@ export class Picture {
     return points.filter((point, index) => point !== points[index - 1]).join(" ");
   }
 
-  /** @param {VisibleEntry} curve */
-  #line(curve) {
+  #line(/** @type {VisibleEntry} */ curve) {
     const { colour, isSelected, answer } = curve;
-    const points = this.#points(curve);
     const line = svgElement("polyline", {
-      points,
+      points: this.#points(curve),
       "stroke-dasharray": isSelected ? null : DASHES[colour],
       class: `curve colour-${colour} ${isSelected ? "selected" : ""}`,
     });
-    const isShorter = answer.total < this.total;
-    return svgElement("g", {}, line, isShorter ? endBar(colour, points) : null);
+    return svgElement("g", {}, line, answer.total < this.total ? this.#endBar(curve) : null);
   }
 
-  /** @param {VisibleEntry} curve */
-  #hit(curve) {
+  // The bar at the end of a curve that is shorter than another one.
+  #endBar(/** @type {VisibleEntry} */ { answer, colour }) {
+    const x = this.#axes.x(answer.total);
+    const y = this.#axes.y(answer.peak * answer.levels[answer.levels.length - 1]);
+    return svgElement("line", { class: `curve end colour-${colour}`, x1: x, x2: x, y1: y - 7, y2: y + 7 });
+  }
+
+  #hit(/** @type {VisibleEntry} */ curve) {
     const look = `hit colour-${curve.colour}`;
     return svgElement("path", { d: `M${this.#points(curve)}`, class: look, "data-id": curve.id });
   }
 
   // The warmup and the plateaus of the selected curve, if there is one, as coloured areas with
   // their names.
-  /** @param {VisibleEntry | undefined} selected */
-  *#spans(selected) {
+  *#spans(/** @type {VisibleEntry | undefined} */ selected) {
     const { top, bottom, height } = this.#axes;
     for (const [name, begin, after] of selected?.answer.spans ?? []) {
       const left = this.#axes.x(begin);
@@ -138,8 +137,7 @@ export class Picture {
     }
   }
 
-  /** @param {MouseEvent} event */
-  #chooseAt(event) {
+  #chooseAt(/** @type {MouseEvent} */ event) {
     // The end of a drag of a handle, or of a drag to read, is also a click.
     const isDrag = Math.hypot(event.clientX - this.#pressed.x, event.clientY - this.#pressed.y) > 4;
     const target = /** @type {Element} */ (event.target);
@@ -152,8 +150,7 @@ export class Picture {
   // Handles
 
   // A handle keeps its mark from one drawing to the next: replacing its node would end a drag.
-  /** @param {VisibleEntry | undefined} selected */
-  #drawHandles(selected) {
+  #drawHandles(/** @type {VisibleEntry | undefined} */ selected) {
     const marks = new Map();
     if (selected === undefined) return this.#setMarks(marks);
     const { answer, colour } = selected;
@@ -166,8 +163,7 @@ export class Picture {
     if (!this.isDragging) this.#setMarks(marks);
   }
 
-  /** @param {Map<string, Mark>} marks */
-  #setMarks(marks) {
+  #setMarks(/** @type {Map<string, Mark>} */ marks) {
     const nodes = [...marks.values()].map(({ node }) => node);
     const { children } = this.#handles;
     const isSame = nodes.length === children.length && nodes.every((node, index) => node === children[index]);
@@ -203,8 +199,7 @@ export class Picture {
     return [this.#axes.x(handle.step), this.#axes.y(peak * handle.level)];
   }
 
-  /** @param {Handle} handle */
-  #newMark(handle) {
+  #newMark(/** @type {Handle} */ handle) {
     const properties = {
       role: "slider",
       tabindex: 0,
@@ -220,8 +215,7 @@ export class Picture {
       svgElement("circle", { class: "ring", r: 13 }),
       shapeOf(lookOf(handle)),
       svgElement("text", { class: "value", "text-anchor": "middle" }));
-    /** @type {Mark} */
-    const mark = { node, handle, begin: () => {} };
+    /** @type {Mark} */ const mark = { node, handle, begin: () => {} };
     const overlapping = () => {
       const handles = [...this.#marks.values()].map((other) => other.handle);
       return handles.filter((other) => shareKnob(mark.handle, other));
@@ -231,10 +225,8 @@ export class Picture {
   }
 
   // The mark nearest to the pointer. Between close handles, the browser would choose the one on top.
-  /** @param {MouseEvent} event */
-  #nearestMark(event) {
-    /** @param {Mark} mark */
-    const distance = ({ node }) => {
+  #nearestMark(/** @type {MouseEvent} */ event) {
+    const distance = (/** @type {Mark} */ { node }) => {
       const box = /** @type {Element} */ (node.querySelector(".mark")).getBoundingClientRect();
       const x = (box.left + box.right) / 2;
       const y = (box.top + box.bottom) / 2;
@@ -246,15 +238,13 @@ export class Picture {
 
   // The cursor, at the step whose learning rates are read
 
-  /** @param {MouseEvent} event */
-  #readAt(event) {
+  #readAt(/** @type {MouseEvent} */ event) {
     if (this.isDragging || !this.#curves.length) return;
     const fromLeft = event.clientX - this.#svg.getBoundingClientRect().left - this.#axes.left;
     this.#moveReader(this.distance("step", fromLeft));
   }
 
-  /** @param {KeyboardEvent} event */
-  #readByKey(event) {
+  #readByKey(/** @type {KeyboardEvent} */ event) {
     const count = KEY_INCREMENTS[event.key];
     if (count === undefined || !this.#curves.length) return;
     event.preventDefault();
@@ -262,8 +252,7 @@ export class Picture {
     this.#moveReader((this.step ?? 0) + change);
   }
 
-  /** @param {number} step */
-  #moveReader(step) {
+  #moveReader(/** @type {number} */ step) {
     this.step = Math.round(clamp(step, 0, this.total));
     this.#drawReader();
     this.#listeners.read();
@@ -283,21 +272,12 @@ export class Picture {
   }
 
   // Set what a screen reader announces for the reading slider.
-  /** @param {string} text */
-  announce(text) {
+  announce(/** @type {string} */ text) {
     setProperties(this.#reader, { "aria-valuetext": text });
   }
 }
 
-// The bar at the end of a curve that is shorter than another one.
-/** @param {number} colour @param {string} points */
-function endBar(colour, points) {
-  const [x, y] = points.slice(points.lastIndexOf(" ") + 1).split(",").map(Number);
-  return svgElement("line", { class: `curve end colour-${colour}`, x1: x, x2: x, y1: y - 7, y2: y + 7 });
-}
-
-/** @param {string} look */
-function shapeOf(look) {
+function shapeOf(/** @type {string} */ look) {
   switch (look) {
     case "bar": return svgElement("rect", { class: "mark", x: -14, y: -5, width: 28, height: 10, rx: 5 });
     case "tag": return svgElement("path", { class: "mark", d: "M-9 -8 H1 L9 0 L1 8 H-9 Z" });

@@ -10,8 +10,7 @@ const NO_ANSWER = [
 ].join(" ");
 
 // Show an error, above an open dialog's content if there is one.
-/** @param {{ message: string }} error */
-export function showTrouble({ message }) {
+export function showTrouble(/** @type {{ message: string }} */ { message }) {
   const trouble = byId("trouble");
   trouble.hidden = false;
   // Screen readers would announce an unchanged message again if it were set.
@@ -44,11 +43,8 @@ export async function ask(path, question) {
 // The server's reply; null if it does not answer, which the page's borders show.
 /** @param {string} path @param {object} [question] */
 async function fetchReply(path, question) {
-  let request;
-  if (question) {
-    const headers = { "Content-Type": "application/json" };
-    request = { method: "POST", headers, body: JSON.stringify(question) };
-  }
+  const headers = { "Content-Type": "application/json" };
+  const request = question && { method: "POST", headers, body: JSON.stringify(question) };
   let reply = null;
   try {
     const response = await fetch(path, request);
@@ -60,19 +56,18 @@ async function fetchReply(path, question) {
   return reply;
 }
 
-// Wrap an async function so that it never runs twice at once: the calls made during a run become one
+// Wrap an async function so that its errors are shown, and so that it never runs twice at once: the calls made during a run become one
 // run after it, so that no old answer overwrites a newer one. The returned promise resolves once
 // nothing is left to run.
-/** @param {() => Promise<void>} run @param {(error: Error) => void} onError */
-export function latestOnly(run, onError) {
-  /** @type {Promise<void> | null} */
-  let current = null;
+/** @param {() => Promise<void>} run */
+export function latestOnly(run) {
+  /** @type {Promise<void> | null} */ let current = null;
   let isPending = false;
   const runAll = async () => {
     countRequests(1);
     while (isPending) {
       isPending = false;
-      await run().catch(onError);
+      await run().catch(showTrouble);
     }
     current = null;
     countRequests(-1);
@@ -86,8 +81,7 @@ export function latestOnly(run, onError) {
 
 let running = 0;
 
-/** @param {number} change */
-function countRequests(change) {
+function countRequests(/** @type {number} */ change) {
   running += change;
   document.querySelector("main")?.setAttribute("aria-busy", String(running > 0));
 }

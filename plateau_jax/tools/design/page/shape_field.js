@@ -9,13 +9,13 @@ export class ShapeField {
   select;
   node;
 
-  // `properties` are the list's attributes, `powerProperties` those of the field for P. edit(shape)
-  // is called with each shape that the user chooses or types.
-  /** @param {ShapeChoice[]} choices @param {Properties} properties @param {Properties} powerProperties @param {(shape: string) => void} edit */
-  constructor(choices, properties, powerProperties, edit) {
+  // edit(shape) is called with each shape that the user chooses or types.
+  /** @param {ShapeChoice[]} choices @param {Path} path @param {string} label @param {(shape: string) => void} edit */
+  constructor(choices, path, label, edit) {
     this.#choices = choices;
     this.power = element("input", {
-      ...powerProperties,
+      "aria-label": label.replace(/shape/i, "P"),
+      "data-path": [...path, "power"].join("/"),
       inputmode: "decimal",
       spellcheck: "false",
       input: () => {
@@ -23,15 +23,14 @@ export class ShapeField {
         edit(this.select.value.replace("P", this.power.value.trim()));
       },
     });
-    const listProperties = {
-      ...properties,
+    this.select = element("select", {
+      "aria-label": label,
+      "data-path": path.join("/"),
       input: () => {
         const chosen = choices.find(({ name }) => name === this.select.value);
         edit(this.select.value.replace("P", chosen?.power ?? ""));
       },
-    };
-    const options = choices.map(({ name }) => element("option", { value: name }, name));
-    this.select = element("select", listProperties, ...options);
+    }, ...choices.map(({ name }) => element("option", { value: name }, name)));
     this.#powerRow = element("span", { class: "power" }, "P = ", this.power);
     this.node = element("span", { class: "shape" }, this.select, this.#powerRow);
   }
