@@ -106,10 +106,9 @@ def check_moved(handle, moved, value):
         distance = moved.value - handle.value
         steps_between = moved.step - handle.step
         assert steps_between == pytest.approx(distance, rel=1e-9, abs=1.001), handle
-    else:  # the script takes the level per value from the handle
-        level_times_value = moved.level * handle.value
-        expected = handle.level * moved.value
-        assert level_times_value == pytest.approx(expected, abs=1e-6), handle
+    else:  # a drag by pixels becomes a change of the value by the slope
+        rise = handle.slope * (moved.value - handle.value)
+        assert moved.level - handle.level == pytest.approx(rise, abs=1e-6), handle
 
 
 @pytest.mark.parametrize("plateaus", [[(10, 20), (50, 7)], [(12, 80)]])
@@ -130,3 +129,12 @@ def test_cooldown_may_start_until_it_ends_at_the_last_step(undone):
     (start,) = [handle for handle in handles_of(curve) if handle.name == "Cooldown, start"]
     (arguments,) = move_on_page(undone, curve, [(start, start.high)])
     assert Curve.from_dict(arguments).total_steps == 2**31 - 1
+
+
+def test_handles_of_a_continuation_lie_after_the_curve():
+    first = PlateauCurve(100, warmup_steps=10)
+    for handle in handles_of(first.then(PlateauCurve(60, plateaus=[(10, 20)]))):
+        if handle.name.startswith("Continuation"):
+            assert handle.step >= first.total_steps
+        else:
+            assert handle.step <= first.total_steps
