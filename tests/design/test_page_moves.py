@@ -48,11 +48,11 @@ def curve_after_move(handle, arguments):
         with ignore_curve_warnings():  # about drawn plateaus
             moved = Curve.from_dict(arguments)
     except ValueError as error:
-        # Such as a warmup that reaches into a plateau in steps; or a plateau without which the
-        # curve is below the `to` of a later cooldown.
-        is_of_plateau = "plateau" in handle.name.lower() and "plateau" in str(error)
-        is_of_length = "stage" in handle.name.lower() and ".steps" in str(error)
-        if is_of_plateau or is_of_length:
+        # Of a different argument, such as a plateau in steps that the warmup reaches, or the
+        # `to` of a later cooldown, if the curve is below it without the plateau.
+        name = handle.name.lower()
+        arguments_of = {"plateau": "plateau", "stage": ".steps", "warmup": "warmup_steps = "}
+        if any(part in name and words in str(error) for part, words in arguments_of.items()):
             raise
         return None
     if moved.to_dict() != arguments:
@@ -80,6 +80,8 @@ def aimed_value(handle, aim, total_steps):
 # All decay comes before the plateau, or after it.
 @example(description={"kind": "plateau", "total_steps": 100, "plateaus": [(30, 70)]}, aim="lowest")
 @example(description={"kind": "plateau", "total_steps": 100, "plateaus": [(0, 70)]}, aim="highest")
+# An empty stage has no steps to give.
+@example(description={"kind": "staged", "stages": [(10, 1.0), (0, 0.5), (20, 0.2)]}, aim="higher")
 def test_handle_moves_to_the_dragged_value(page_of_many_tests, description, aim):
     curve = build(description)
     moves = []
