@@ -11,8 +11,6 @@ from hypothesis import example, given, strategies as st
 from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
 from support.design.design import PEAK, answer_about, describe_curve, run_copied
-from support.examples import examples
-from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
 from plateau_jax.tools.design.answers import (
@@ -22,7 +20,6 @@ from plateau_jax.tools.design.answers import (
     learning_rates_at_step,
     warmup_arguments,
 )
-from plateau_jax.tools.design.handles import curve_and_peak_handles
 from plateau_jax.tools.theory.bounds import note
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
@@ -99,163 +96,6 @@ def test_omissions_of_long_curves_are_reported():
     assert of_picture["message"].startswith("The picture has no handles")
 
 
-# Handles.
-
-
-def value_at(entry, path):
-    for key in path:
-        entry = entry[key]
-    return entry
-
-
-def increase(holder, key, distance, value):
-    """Increase a number of the JSON as the page does, to 12 digits; `value` stands for None."""
-    before = holder[key]
-    if before is None:
-        before = value
-    number = float(f"{before + distance:.12g}")
-    if abs(number) < 1e-12 * before:
-        number = 0.0
-    if number.is_integer():
-        number = int(number)
-    holder[key] = number
-
-
-def plateau_in_steps(arguments, name, index):
-    """Return the start and length of a plateau; one in percent becomes the last one in steps."""
-    if name == "plateaus":
-        start, length = arguments["plateaus"].pop(index)
-        warmup = arguments["warmup_steps"]
-        after_warmup = arguments["total_steps"] - warmup
-        first = warmup + percent_of(after_warmup, start)
-        arguments["absolute_plateaus"].append([first, percent_of(after_warmup, length)])
-        index = -1
-    return arguments["absolute_plateaus"][index]
-
-
-def arguments_after_move(curve, handle, value):
-    """Compute the curve's JSON after a handle is moved to a value."""
-    entry = {"curve": copy.deepcopy(curve.to_dict())}
-    distance = value - handle.value
-    if distance == 0:
-        return entry["curve"]
-    match handle.path:
-        case (*path, "plateaus" | "absolute_plateaus" as name, int(index)):
-            plateau = plateau_in_steps(value_at(entry, path), name, index)
-            increase(plateau, 0, distance, handle.value)
-        case (*path, "plateaus" | "absolute_plateaus" as name, int(index), 0):
-            # A later start makes the plateau shorter.
-            plateau = plateau_in_steps(value_at(entry, path), name, index)
-            increase(plateau, 0, distance, handle.value)
-            increase(plateau, 1, -distance, handle.value)
-        case (*path, "plateaus" | "absolute_plateaus" as name, int(index), 1):
-            plateau = plateau_in_steps(value_at(entry, path), name, index)
-            increase(plateau, 1, distance, handle.value)
-        case (*path, "stages", int(index), 0):
-            # A later border makes the next stage shorter.
-            stages = value_at(entry, [*path, "stages"])
-            increase(stages[index], 0, distance, handle.value)
-            following = [stage for stage in stages[index + 1 :] if stage[0]]
-            if following:
-                increase(following[0], 0, -distance, handle.value)
-        case (*path, key):
-            increase(value_at(entry, path), key, distance, handle.value)
-    return entry["curve"]
-
-
-def name_and_curve(handle):
-    """Return a handle's name and the path of its curve, which stay when a plateau moves."""
-    path = []
-    for key in handle.path:
-        if key in ("plateaus", "absolute_plateaus"):
-            break
-        path.append(key)
-    return handle.name, tuple(path)
-
-
-def curve_after_move(handle, arguments):
-    """Return the moved curve; None if it isn't valid, or if its constructor sorted the plateaus."""
-    try:
-        with ignore_curve_warnings():  # about drawn plateaus
-            moved = Curve.from_dict(arguments)
-    except ValueError as error:
-        # Such as a warmup that reaches into a plateau in steps; or a plateau without which the
-        # curve is below the `to` of a later cooldown.
-        is_of_plateau = "plateau" in handle.name.lower()
-        if is_of_plateau and "plateau" in str(error):
-            raise
-        return None
-    if moved.to_dict() != arguments:
-        return None
-    return moved
-
-
-@examples(100)
-@given(
-    descriptions(counts=range(4), depth=2, scaled=True),
-    st.sampled_from(["lowest", "higher", "lower", "highest"]),
-)
-# All decay comes before the plateau, or after it.
-@example({"kind": "plateau", "total_steps": 100, "plateaus": [(30, 70)]}, "lowest")
-@example({"kind": "plateau", "total_steps": 100, "plateaus": [(0, 70)]}, "highest")
-def test_handle_moves_to_the_dragged_value(description, aim):
-    curve = build(description)
-    for handle in curve_and_peak_handles(curve, PEAK)[1:]:
-        assert handle.low <= handle.value <= handle.high, handle
-        assert 0 <= handle.step <= curve.total_steps, handle
-        unit = 0.01
-        if handle.axis == "step":
-            unit = max(1, curve.total_steps // 1000)
-        aims = {
-            "lowest": handle.low,
-            "higher": min(handle.value + unit, handle.high),
-            "lower": max(handle.value - unit, handle.low),
-            "highest": handle.high,
-        }
-        value = aims[aim]
-        arguments = arguments_after_move(curve, handle, value)
-        moved_curve = curve_after_move(handle, arguments)
-        if moved_curve is None:
-            continue
-        for moved in curve_and_peak_handles(moved_curve, PEAK):
-            if name_and_curve(moved) == name_and_curve(handle):
-                check_moved(handle, moved, value)
-
-
-def check_moved(handle, moved, value):
-    """Check that a handle that was moved to a value is there."""
-    assert moved.value == pytest.approx(value, rel=1e-9, abs=1e-9)
-    if handle.axis == "step":
-        distance = moved.value - handle.value
-        steps_between = moved.step - handle.step
-        assert steps_between == pytest.approx(distance, rel=1e-9, abs=1.001), handle
-    else:  # the script takes the level per value from the handle
-        level_times_value = moved.level * handle.value
-        expected = handle.level * moved.value
-        assert level_times_value == pytest.approx(expected, abs=1e-6), handle
-
-
-@pytest.mark.parametrize("plateaus", [[(10, 20), (50, 7)], [(12, 80)]])
-def test_curves_beyond_plateau_limits_are_invalid(plateaus):
-    curve = PlateauCurve(100, warmup_steps=10, absolute_plateaus=plateaus)
-    all_handles = curve_and_peak_handles(curve, PEAK)
-    handles = [handle for handle in all_handles if handle.name.startswith("Plateau")]
-    assert len(handles) == 3 * len(plateaus)
-    for handle in handles:
-        for outside in (handle.low - 1, handle.high + 1):
-            arguments = arguments_after_move(curve, handle, outside)
-            with pytest.raises(ValueError, match="plateau"):
-                Curve.from_dict(arguments)
-
-
-def test_cooldown_may_start_until_it_ends_at_the_last_step():
-    handles = {handle.name: handle for handle in curve_and_peak_handles(COOLED, PEAK)}
-    start = handles["Cooldown, start"]
-    arguments = arguments_after_move(COOLED, start, start.high)
-    latest = Curve.from_dict(arguments)
-    assert latest.total_steps == 2**31 - 1
-
-
 # Several curves.
 
 
@@ -264,7 +104,7 @@ def entries_of(*curves, peak=PEAK):
 
 
 def answer_about_curves(*curves):
-    return answer_comparison({"curves": entries_of(*curves), "runs": []})
+    return answer_comparison({"curves": entries_of(*curves)})
 
 
 def test_ratios_and_learning_rates_match_the_library():
@@ -277,7 +117,7 @@ def test_ratios_and_learning_rates_match_the_library():
     answer = learning_rates_at_step({"curves": entries, "step": 24})
     assert answer["learning_rates"] == pytest.approx(learning_rates, rel=1e-5)
     table = compare(*CURVES)
-    answer = answer_comparison({"curves": entries, "runs": []})
+    answer = answer_comparison({"curves": entries})
     for ratios, bound, ratio in zip(answer["ratios"], table.bounds, table.peaks, strict=True):
         assert ratios["bound"] == bound
         assert ratios["peak_ratio"] == ratio
@@ -306,7 +146,7 @@ def test_other_answers_are_about_valid_curves():
     assert of_stable["peak"] == PEAK
     (lr,) = learning_rates_at_step({"curves": entries, "step": 40})["learning_rates"]
     assert lr == pytest.approx(PEAK * STABLE(40), rel=1e-5)
-    (ratios,) = answer_comparison({"curves": entries, "runs": []})["ratios"]
+    (ratios,) = answer_comparison({"curves": entries})["ratios"]
     assert ratios["bound"] == 1
 
 
@@ -359,7 +199,7 @@ def test_answers_are_json(scale, peak):
     answers = [
         describe_curves({"curves": entries}),
         learning_rates_at_step({"curves": entries, "step": 5}),
-        answer_comparison({"curves": entries, "runs": []}),
+        answer_comparison({"curves": entries}),
     ]
     json.dumps(answers, allow_nan=False)
 
@@ -370,7 +210,7 @@ def test_answers_are_json(scale, peak):
 @pytest.mark.filterwarnings("ignore:(min|init)_lr_ratio:plateau_jax.CurveWarning")
 @given(descriptions(counts=range(5)))
 @example({"kind": "staged", "stages": [(5, 1.0)]})
-def test_warmup_ends_where_the_curve_stops_rising(description):
+def test_warmup_is_the_rise_at_the_beginning(description):
     curve = build(description)
     arguments = warmup_arguments(curve)
     warm = PlateauCurve(curve.total_steps, **arguments)

@@ -1,9 +1,8 @@
-"""What the design page says about a wrong curve, peak or log, and at which field."""
+"""What the design page says about a wrong curve or peak, and at which field."""
 
 import pytest
 from support.curves.requirements import A_NUMBER
 from support.design.design import PEAK, answer_about, fault_of
-from support.forecasts.logs import LOSSES, STEPS, csv_of, opened
 
 from plateau_jax import PlateauCurve, StagedCurve
 from plateau_jax.tools.design.answers import describe_curves
@@ -109,20 +108,3 @@ def test_warning_is_advice_at_its_field(curve, field, message):
         (advice,) = of_curve["advice"]
         assert advice["path"] == (*path, field)
         assert advice["message"].startswith(message)
-
-
-# Logs.
-
-TEXT = csv_of(step=STEPS, loss=LOSSES)
-
-
-def test_log_of_too_many_lines():
-    answer = opened("\n" * 100_001)
-    assert "log.csv has 100001 lines; this page reads at most 100000" in answer["fault"]
-
-
-def test_resumed_run_is_advice():
-    text = csv_of(step=[*STEPS, 900], loss=[*LOSSES, 3])
-    (advice,) = opened(text)["advice"]
-    count = "6 earlier losses are left out, from step 900 on"
-    assert f"steps repeat, as in a resumed run: {count}" in advice

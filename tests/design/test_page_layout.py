@@ -4,7 +4,6 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 from support.design.page import COSINE, CURVES, FOCUSED, PHONE, STABLE, STAGED, WIDE
-from support.forecasts.logs import LOSSES, STEPS, csv_of
 
 from plateau_jax import PlateauCurve, StagedCurve
 
@@ -34,22 +33,12 @@ def test_axe_finds_no_violation_in_any_state(visit, size, scheme):
         design.do(("Warmup steps", "500"), "+ Cooldown", "+ Continuation", "+ in steps")
         check_with_axe(design)
 
-        for dialog in ("Open…", "Open a log…"):
-            design.do(dialog)
-            expect(design.dialog).to_be_visible()
-            check_with_axe(design)
-            design.press("Escape")
+        design.do("Open…")
+        expect(design.dialog).to_be_visible()
+        check_with_axe(design)
+        design.press("Escape")
 
         design.do("Edit Stages")
-        design.choose(run=csv_of(step=10 * STEPS, loss=LOSSES))
-        design.set("Trained with", "Cosine")
-        use = design.dialog.get_by_role("button", name="Use this log")
-        expect(use).to_be_enabled()
-        check_with_axe(design)
-
-        design.accept()
-        forecasts = design.page.locator("[data-figure=forecast] b")
-        expect(forecasts.first).to_be_visible()
         check_with_axe(design)
 
         design.page.route("**/*", lambda route: route.abort())  # the server is stopped
@@ -201,16 +190,12 @@ PAGE_FITS = "document.documentElement.scrollWidth <= innerWidth"
 
 
 def test_no_control_is_cut_off(visit):
-    """With forecasts, too, and in the dialog about a log with a long name."""
-    long_name = "run_" * 30
-    text = csv_of(step=10 * STEPS, loss=LOSSES)
     with visit(KINDS) as design:
-        design.choose(**{long_name: text})
-        design.set("Trained with", "Cosine")
+        design.do("Open…")
         for width, height in SIZES:
             design.resize(width, height)
             assert design.dialog.evaluate(DIALOG_FITS), width
-        design.accept()
+        design.press("Escape")
         for kind in KINDS:
             design.do(f"Edit {kind}")
             for width, height in SIZES:

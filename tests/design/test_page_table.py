@@ -84,7 +84,7 @@ def test_twelve_curves_are_distinct_and_the_most(design):
     assert len(set(design.names)) == MAX_CURVES
     assert design.names[3:6] == ["Cosine (2)", "Cosine (3)", "Cosine (4)"]
     look = "getComputedStyle(line).stroke + line.getAttribute('stroke-dasharray')"
-    swatches = design.page.locator(".swatch line")
+    swatches = design.page.locator(".swatch path")
     looks = swatches.evaluate_all(f"lines => lines.map((line) => {look})")
     assert len(set(looks)) == MAX_CURVES
 

@@ -34,13 +34,11 @@ def test_picture_is_written_into_a_new_folder(script, ran):
 
 
 def draw_again(script, tmp_path):
-    """Run a script that draws pictures of the pages, in a folder with the pages alone."""
+    """Run a script that draws pictures of the pages, in an empty folder."""
     copy = tmp_path / "examples" / script
     copy.parent.mkdir()
     copy.write_bytes((EXAMPLES / script).read_bytes())
     (tmp_path / "docs" / "pictures").mkdir(parents=True)
-    for page in (ROOT / "docs").glob("*.md"):  # one has a log that plot_design.py opens
-        (tmp_path / "docs" / page.name).write_bytes(page.read_bytes())
     run(copy, folder=tmp_path)
 
 

@@ -16,20 +16,16 @@ from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
 from plateau_jax.shapes.known_shapes import SHAPES, SHAPES_ALLOWING_ZERO
 from plateau_jax.tools.configuration import curve_from_text, parse_numbers
 from plateau_jax.tools.design import code_snippets
-from plateau_jax.tools.design.forecasts import fit_logs, forecast_curves, open_log
 from plateau_jax.tools.design.handles import curve_and_peak_handles
 from plateau_jax.tools.design.messages import advice_about, placed_message
 from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.tools.drawing.segment_table import segment_table
-from plateau_jax.tools.forecasts.loss_forecast import NOTE as FORECAST_NOTE
-from plateau_jax.tools.forecasts.loss_groups import end_of_rise
 from plateau_jax.tools.theory.bounds import (
     LeastBound,
     minimize_bound,
     note,
     peak_at_equal_length,
 )
-from plateau_jax.tools.theory.step_bins import largest_multiplier
 
 MAX_CURVES = 12
 """The number of looks in `looks.js`."""
@@ -65,6 +61,8 @@ def initial_curves(named_curves: Sequence[tuple[str, Curve]], peak: float) -> li
 def warmup_arguments(curve: Curve) -> dict[str, Any]:
     """Return the arguments that give a `PlateauCurve` of the same length the warmup of a curve.
 
+    The warmup of a curve of a different kind is the rise that the picture shades at its beginning.
+
     >>> from plateau_jax import StagedCurve
     >>> warmup_arguments(StagedCurve([(500, 1.0), (6_000,), (3_500, 0.0)]))
     {'warmup_steps': 500}
@@ -72,10 +70,10 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
     if isinstance(curve, PlateauCurve):
         names = "warmup_steps", "init_lr_ratio", "warmup_shape"
         return {name: getattr(curve, name) for name in names}
-    end = end_of_rise(curve)
-    if curve(end) == 0:  # a curve of zeros has no warmup
+    name, begin, after = next(shaded_spans(curve._exact_segments), ("", 0, 0))
+    if name != "warmup" or begin > 0:
         return {"warmup_steps": 0}
-    return {"warmup_steps": min(end, curve.total_steps - 1)}  # a step must remain to decay
+    return {"warmup_steps": min(after, curve.total_steps - 1)}  # a step must remain to decay
 
 
 INITIAL_POWERS = {"1-x^P": "2", "(1-x)^P": "2", "t^-P": "0.5"}
@@ -117,16 +115,13 @@ def learning_rates_at_step(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer_comparison(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"curves", "runs"} -> the bounds, a note and, given the `runs` of `open_log`, the forecasts.
+    """{"curves"} -> {"ratios", "note"}.
 
-    They take longest: while a handle is dragged, the picture must not wait for them.
+    The bounds take longest: while a handle is dragged, the picture must not wait for them.
     """
     curves = _valid_curves(question)
     is_scaled = any(curve.unit is not None for curve, _ in curves)
-    answer = {"ratios": compare_curves(curves), "note": note(is_scaled=is_scaled), "forecasts": []}
-    if question["runs"]:
-        answer |= _forecasts(tuple(question["runs"]), curves)
-    return answer
+    return {"ratios": compare_curves(curves), "note": note(is_scaled=is_scaled)}
 
 
 def _valid_curves(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:
@@ -152,14 +147,6 @@ def _entries_as_text(entries: Any) -> list[str]:
         entry = cast("dict[str, Any]", item)
         texts.append(json.dumps((entry.get("curve"), entry.get("peak"))))
     return texts
-
-
-def _forecasts(runs: tuple[str, ...], curves: Sequence[tuple[Curve, float]]) -> dict[str, Any]:
-    fit = fit_logs(runs)
-    forecasts: list[dict[str, Any]] = []
-    if fit.fit is not None:
-        forecasts = forecast_curves(fit.fit, curves)
-    return {"fit": fit.answer, "forecasts": forecasts, "forecast_note": FORECAST_NOTE}
 
 
 class _Described(NamedTuple):
@@ -203,7 +190,6 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "curve": arguments,
         "peak": peak,
         "total": curve.total_steps,
-        "largest": largest_multiplier(curve, curve.total_steps),
         "warmup": warmup_arguments(curve),
         "steps": steps.tolist(),
         # Six digits suffice for a picture.
@@ -268,7 +254,6 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "/describe": describe_curves,
     "/learning_rates": learning_rates_at_step,
     "/compare": answer_comparison,
-    "/log": open_log,
 }
 """The function that answers each path."""
 

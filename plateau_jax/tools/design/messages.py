@@ -1,8 +1,7 @@
 """Faults of a curve and warnings about it, each with the path of its field on the page."""
 
 import warnings
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from threading import Lock
 from typing import Any, cast
@@ -20,16 +19,6 @@ _warnings_lock = Lock()
 """Held while warnings are recorded: `catch_warnings` replaces the filters of the whole process."""
 
 
-@contextmanager
-def record_warnings() -> Generator[list[Message]]:
-    """Collect the messages of all `CurveWarning`s; the list is filled at the end."""
-    messages: list[Message] = []
-    with _warnings_lock, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CurveWarning)
-        yield messages
-    messages.extend(checks.message_of(cast("Warning", warning.message)) for warning in caught)
-
-
 def placed_message(message: Message, place: Path = ()) -> dict[str, Any]:
     """Return a message about an argument of the curve at `place`, with the path of its field.
 
@@ -44,10 +33,11 @@ def placed_message(message: Message, place: Path = ()) -> dict[str, Any]:
 
 def advice_about(curve: Curve, place: Path) -> Iterator[dict[str, Any]]:
     """Yield the constructors' warnings about a curve and the curves it is derived from."""
-    with record_warnings() as messages:
+    with _warnings_lock, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CurveWarning)
         replace(cast("Any", curve))  # runs the constructor again
-    for message in messages:
-        yield placed_message(message, place)
+    for warning in caught:
+        yield placed_message(checks.message_of(cast("Warning", warning.message)), place)
     for name in NESTED:
         inner = getattr(curve, name, None)
         if isinstance(inner, Curve):

@@ -20,11 +20,8 @@ from plateau_jax.tools.design.answers import (
     choices_per_field,
 )
 
-_MAX_LOG_BYTES = 64 << 20
-"""The largest log: 50,000 rows of a trainer take some 10 MB."""
-
-MAX_BODY_BYTES = 88 << 20
-"""The largest question: a log in base64, which is a third longer, with a curve."""
+MAX_BODY_BYTES = 8 << 20
+"""The largest question: twelve curves of 200,000 characters take 2.4 MB."""
 
 _LOOPBACK = "127.0.0.1"
 
@@ -66,7 +63,6 @@ class Server(ThreadingHTTPServer):
         self.initial_state: dict[str, Any] = {
             "curves": list(curves),
             "max_curves": MAX_CURVES,
-            "max_log_bytes": _MAX_LOG_BYTES,
             "shapes": choices_per_field(),
         }
         folder = files("plateau_jax.tools.design") / "page"

@@ -54,9 +54,6 @@ class DesignPage:
         self.page = page
         self.dialog = page.get_by_role("dialog")
         self.selected = page.locator("#curves").get_by_role("radio", checked=True)
-        self.status = self.dialog.get_by_role("status")
-        self.notes = page.locator("#forecast-notes")
-        self.runs = page.locator("#runs")
 
     def settle(self) -> None:
         """Wait until every answer has arrived."""
@@ -109,30 +106,6 @@ class DesignPage:
         self.dialog.locator("button.primary").click()
         expect(self.dialog).to_be_hidden()
         self.settle()
-
-    def choose(self, **texts: str | bytes) -> None:
-        """Choose logs by their names without `.csv`."""
-        self.page.locator("#open-log").click()
-        files: list[Any] = []
-        for name, text in texts.items():
-            if isinstance(text, str):
-                text = text.encode()
-            files.append({"name": f"{name}.csv", "mimeType": "text/csv", "buffer": text})
-        self.dialog.get_by_label("Files").set_input_files(files)
-
-    def set(self, label: str, choice: str) -> None:
-        """Fill in a field of the dialog about a log."""
-        fill(self.dialog.get_by_label(label), choice)
-
-    def open_log(self, text: str) -> None:
-        """Open the log of a run with the first curve."""
-        self.choose(run=text)
-        self.set("Trained with", "Cosine")
-        self.accept()
-
-    def cell(self, name: str, figure: str = "forecast") -> Locator:
-        radio = self.page.get_by_role("radio", name=f"Edit {name}", exact=True)
-        return self.page.get_by_role("row").filter(has=radio).locator(f"[data-figure={figure}]")
 
     def hold_the_next_answer(self) -> list[Route]:
         """Hold the server's next answer; the list then has its request, which may be continued."""

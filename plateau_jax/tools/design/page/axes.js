@@ -1,6 +1,6 @@
-// The axes of both pictures. Their margins are the same, so that a step has the same place in both.
+// The axes of the picture.
 
-import { formatStep, svgElement } from "./elements.js";
+import { formatLearningRate, formatStep, svgElement } from "./elements.js";
 
 // The margins, in pixels.
 const LEFT = 58;
@@ -8,46 +8,41 @@ const RIGHT = 22;
 const TOP = 20;
 const BOTTOM = 40;
 
-// A picture of values from `low` to `high`, above the steps from 0 to `end`.
+// Learning rates from 0 to `high`, above the steps from 0 to `end`.
 export class Axes {
   left = LEFT;
   top = TOP;
 
-  constructor(svg, end, low, high) {
+  /** @param {SVGElement} svg @param {number} end @param {number} high */
+  constructor(svg, end, high) {
     const box = svg.getBoundingClientRect();
     this.end = end;
-    this.low = low;
     this.high = high;
     this.width = box.width - LEFT - RIGHT;
     this.height = box.height - TOP - BOTTOM;
     this.bottom = TOP + this.height;
   }
 
-  x(step) {
+  x(/** @type {number} */ step) {
     return LEFT + (step / this.end) * this.width;
   }
 
-  y(value) {
-    return TOP + ((this.high - value) / (this.high - this.low)) * this.height;
+  y(/** @type {number} */ lr) {
+    return TOP + (1 - lr / this.high) * this.height;
   }
 
-  // The points of a line, each as "x,y".
-  points(steps, values) {
-    return steps.map((step, index) => `${this.x(step).toFixed(1)},${this.y(values[index]).toFixed(1)}`);
-  }
-
-  // The lines and labels of the axes; format(value) is the label of a value.
-  *draw(title, format) {
-    yield label(title, { class: "axis-title", x: 6, y: 11 });
-    yield* this.#drawValues(format);
+  // The lines and labels of the axes.
+  *draw() {
+    yield label("learning rate", { class: "axis-title", x: 6, y: 11 });
+    yield* this.#drawLearningRates();
     yield* this.#drawSteps();
   }
 
-  *#drawValues(format) {
-    for (const value of ticks(this.low, this.high, this.height / 40)) {
-      const y = this.y(value);
+  *#drawLearningRates() {
+    for (const lr of ticks(this.high, this.height / 40)) {
+      const y = this.y(lr);
       yield svgElement("line", { class: "grid", x1: LEFT, x2: LEFT + this.width, y1: y, y2: y });
-      yield label(format(value), { x: LEFT - 12, y: y + 4, "text-anchor": "end" });
+      yield label(formatLearningRate(lr), { x: LEFT - 12, y: y + 4, "text-anchor": "end" });
     }
   }
 
@@ -56,7 +51,7 @@ export class Axes {
     const labelY = bottom + 30;
     yield label("step", { class: "axis-title", x: LEFT - 12, y: labelY, "text-anchor": "end" });
     yield svgElement("line", { class: "axis", x1: LEFT, x2: LEFT + this.width, y1: bottom, y2: bottom });
-    for (const step of ticks(0, this.end, this.width / 92, 1)) {
+    for (const step of ticks(this.end, this.width / 92, 1)) {
       const x = this.x(step);
       yield svgElement("line", { class: "axis", x1: x, x2: x, y1: bottom, y2: bottom + 4 });
       yield label(formatStep(step), { x, y: labelY, "text-anchor": step ? "middle" : "start" });
@@ -64,17 +59,19 @@ export class Axes {
   }
 }
 
+/** @param {string} text @param {Properties} properties */
 const label = (text, properties) => svgElement("text", { class: "tick", ...properties }, text);
 
-// About `count` round numbers (2 to 8) from `begin` to `end`, such as 0, 2000, 4000, 6000 for (0,
-// 7500, 4), at least `least` apart.
-function ticks(begin, end, count, least = 0) {
-  const minSpacing = (end - begin) / Math.max(2, Math.min(count, 8));
+// About `count` round numbers (2 to 8) from 0 to `end`, such as 0, 2000, 4000, 6000 for (7500, 4), at
+// least `least` apart.
+/** @param {number} end @param {number} count */
+function ticks(end, count, least = 0) {
+  const minSpacing = end / Math.max(2, Math.min(count, 8));
   const power = 10 ** Math.floor(Math.log10(minSpacing));
   const sizes = [1, 2, 5, 10].map((times) => times * power);
-  const spacing = Math.max(least, sizes.find((size) => size >= minSpacing * 0.999));
+  const spacing = Math.max(least, sizes.find((size) => size >= minSpacing * 0.999) ?? minSpacing);
   const round = [];
-  for (let multiple = Math.ceil(begin / spacing); multiple <= Math.floor(end / spacing); multiple += 1) {
+  for (let multiple = 0; multiple <= Math.floor(end / spacing); multiple += 1) {
     round.push(Number((multiple * spacing).toPrecision(6)));
   }
   return round;

@@ -1,8 +1,8 @@
 // The fields of the selected curve: one per argument of its constructor, with the constructor's
 // messages.
 
-import { continuation, cooldown, stepsOfRun, withNewPlateau, withNewStage } from "./edits.js";
-import { element, setProperties } from "./elements.js";
+import { continuation, cooldown, withNewPlateau, withNewStage } from "./edits.js";
+import { element } from "./elements.js";
 import { valueAt, withValue } from "./history.js";
 import { Messages } from "./messages.js";
 import { ShapeField } from "./shape_field.js";
@@ -15,8 +15,9 @@ const FIELDS = {  // by the kind of a curve
   part: ["start", "stop"],
   scaled: ["unit", "reference", "exponent"],
 };
+/** @type {Record<string, string | undefined>} */
 const TITLES = { cooldown: "Cooldown", then: "Continuation", part: "Part", scaled: "Batch plan" };
-const LABELS = {
+/** @type {Record<string, string>} */ const LABELS = {
   total_steps: "Total steps",
   warmup_steps: "Warmup steps",
   warmup_shape: "Warmup shape",
@@ -35,31 +36,20 @@ const LABELS = {
   reference: "Reference batch",
   exponent: "Exponent",
 };
-// The fields of numbers of steps, samples or tokens, besides those in lists and the start of a part.
-const COUNTS = ["total_steps", "warmup_steps", "at", "steps", "stop", "unit", "reference"];
-// The letters of counts such as 10k, as those of numbers in JavaScript.
-const POWERS = { k: "e3", M: "e6", B: "e9" };
-// The labels of the field for P next to a shape, by the shape's argument.
-const POWER_LABELS = {
-  warmup_shape: "P of the warmup",
-  decay_shape: "P of the decay",
-  shape: "P of the shape",
-};
 
 export class Controls {
   #form;
   #listeners;
-  #inputs = [];  // {input, path}
-  #shapes = [];  // {field, path}
+  /** @type {{ input: HTMLInputElement, path: Path }[]} */ #inputs = [];
+  /** @type {{ field: ShapeField, path: Path }[]} */ #shapes = [];
+  /** @type {Field[]} */ #fields = [];  // all of them, those of shapes included
   #messages = new Messages();
-  #structure = null;
+  /** @type {string | null} */ #structure = null;
 
   // The shapes that each field can have, from the server: to set before the first drawing.
-  choices;
+  /** @type {Record<string, ShapeChoice[]>} */ choices = {};
 
-  // listeners.edit(path, value) changes one field, listeners.restructure(change) adds, moves or
-  // removes rows and derived curves, listeners.leave() is called when a field loses the focus,
-  // listeners.entry() returns the entry.
+  /** @param {HTMLFormElement} form @param {ControlsListeners} listeners */
   constructor(form, listeners) {
     this.#form = form;
     this.#listeners = listeners;
@@ -67,9 +57,10 @@ export class Controls {
     form.addEventListener("focusout", () => listeners.leave());
   }
 
-  // `entry` is {id, name, peak, curve}; paths start there. The field with the focus keeps its text,
-  // so that typing is not disturbed, except after undo and redo.
-  draw(entry, { fault = null, advice = [], isUndone = false }) {
+  // Paths start at the entry. The field with the focus keeps its text, so that typing is not
+  // disturbed, except after undo and redo.
+  /** @param {Entry} entry @param {{ fault?: Message, advice?: Message[], isUndone?: boolean }} messages */
+  draw(entry, { fault, advice = [], isUndone = false }) {
     const structure = JSON.stringify([entry.id, structureOf(entry.curve)]);
     if (structure !== this.#structure) this.#build(entry, structure);
     for (const { input, path } of this.#inputs) {
@@ -81,7 +72,7 @@ export class Controls {
     for (const { field, path } of this.#shapes) {
       field.draw(valueAt(entry, path), isUndone);
     }
-    this.#messages.show(fault, advice, this.#allInputs());
+    this.#messages.show(fault, advice, this.#fields);
   }
 
   // True if a message waits for the end of the typing.
@@ -89,18 +80,12 @@ export class Controls {
     return this.#messages.isWaiting;
   }
 
-  #allInputs() {
-    const inputs = [...this.#inputs];
-    for (const { field, path } of this.#shapes) {
-      inputs.push({ input: field.select, path }, { input: field.power, path });
-    }
-    return inputs;
-  }
-
+  /** @param {Entry} entry @param {string} structure */
   #build(entry, structure) {
     this.#structure = structure;
     this.#inputs = [];
     this.#shapes = [];
+    this.#fields = [];
     this.#messages.clear();
     const fields = this.#outermost(entry.curve, ["curve"]);
     this.#form.replaceChildren(this.#field(["peak"]), ...fields);
@@ -109,6 +94,7 @@ export class Controls {
   // Curves
 
   // The fields of a curve, and the buttons that derive another curve from it.
+  /** @param {Curve} curve @param {Path} path @returns {Node[]} */
   #outermost(curve, path) {
     const addCooldown = () => this.#derive(path, cooldown, "at");
     const addContinuation = () => this.#derive(path, continuation, "scale");
@@ -119,6 +105,7 @@ export class Controls {
   }
 
   // The fields of a curve and, recursively, of the curves it is derived from.
+  /** @param {Curve} curve @param {Path} path @returns {Node[]} */
   #block(curve, path) {
     const title = TITLES[curve.kind];
     const fields = FIELDS[curve.kind].map((name) => this.#field([...path, name], title));
@@ -131,6 +118,7 @@ export class Controls {
     return [...fields, rows, message];
   }
 
+  /** @param {string} title @param {Curve} curve @param {Path} path @param {Child[]} fields */
   #derivedBlock(title, curve, path, fields) {
     const removeCurve = () => this.#change(path, ({ curve: parent }) => parent);
     const label = `Remove the ${title.toLowerCase()}`;
@@ -140,12 +128,14 @@ export class Controls {
   }
 
   // The curve that continues another one; null for curves without one.
+  /** @param {Curve} curve @param {Path} path */
   #other({ other }, path) {
     if (!other) return null;
     const fields = this.#outermost(other, [...path, "other"]);
     return element("fieldset", { "aria-label": "The continuing curve" }, ...fields);
   }
 
+  /** @param {Curve} curve @param {Path} path */
   #plateaus(curve, path) {
     const addButtons = element("div", { class: "actions" },
       this.#addPlateauButton("+ Plateau, in %", path, "plateaus"),
@@ -159,6 +149,7 @@ export class Controls {
       addButtons);
   }
 
+  /** @param {unknown[]} plateaus @param {Path} list @param {string} measure */
   #plateauTable(plateaus, list, measure) {
     if (!plateaus.length) return null;
     const rows = plateaus.map((_, index) => {
@@ -170,6 +161,7 @@ export class Controls {
     return table(["", `Start, ${measure}`, `Length, ${measure}`, ""], rows);
   }
 
+  /** @param {string} text @param {Path} path @param {"plateaus" | "absolute_plateaus"} list */
   #addPlateauButton(text, path, list) {
     return this.#button(text, [...path, list, "add"], () => {
       const count = valueAt(this.#listeners.entry(), [...path, list]).length;
@@ -178,6 +170,7 @@ export class Controls {
     });
   }
 
+  /** @param {Curve} curve @param {Path} path */
   #stages({ stages }, path) {
     const list = [...path, "stages"];
     const rows = stages.map((_, index) => this.#stageRow(list, index, stages.length));
@@ -195,9 +188,11 @@ export class Controls {
       element("div", { class: "actions" }, add));
   }
 
+  /** @param {Path} list @param {number} index @param {number} count */
   #stageRow(list, index, count) {
     const name = `stage ${index + 1}`;
     const labels = ["steps", "to", "shape"].map((part) => `Stage ${index + 1}, ${part}`);
+    /** @param {string} arrow @param {string} direction @param {number} offset @param {boolean} isAtEnd */
     const move = (arrow, direction, offset, isAtEnd) => {
       const click = () => this.#moveItem(list, index, direction, offset);
       const label = `Move ${name} ${direction}`;
@@ -213,65 +208,59 @@ export class Controls {
   // Fields
 
   // A field of a curve, with its label. `group` is the title of a derived curve.
+  /** @param {Path} path @param {string | null} group */
   #field(path, group = null) {
-    const name = path.at(-1);
+    const name = String(path.at(-1));
     const text = group === TITLES.part && name === "start" ? LABELS.at : LABELS[name];
-    const named = (label) => ({ "aria-label": group ? `${group}: ${label}` : label });
-    let input;
-    if (name in POWER_LABELS) {
-      const powerLabel = group ? "P" : POWER_LABELS[name];
-      input = this.#shape(path, name, named(text), named(powerLabel));
-    } else {
-      input = this.#input(path, named(text));
-    }
-    const label = element("span", {}, text);
-    return element("label", { class: "field" }, label, input, this.#messages.slot(path));
+    const label = group ? `${group}: ${text}` : text;
+    const input = name in this.choices ? this.#shape(path, name, label) : this.#input(path, label);
+    return element("label", { class: "field" }, element("span", {}, text), input, this.#messages.slot(path));
   }
 
-  // A row of a table, with a number or null, and a row for the messages about it.
+  // A row of a table, with a number or null, and a row for the messages about it. The third field of a
+  // stage is its shape.
+  /** @param {Path} path @param {number | null} number @param {string[]} labels @param {Child[]} actions */
   #row(path, number, labels, actions) {
-    const head = number === null ? element("td") : element("th", { scope: "row" }, number);
-    const cells = labels.map((label, item) => element("td", {}, this.#cellInput([...path, item], label)));
+    const head = number === null ? element("td") : element("th", { scope: "row" }, String(number));
+    const cells = labels.map((label, item) => {
+      const place = [...path, item];
+      return element("td", {}, item === 2 ? this.#shape(place, "shape", label) : this.#input(place, label));
+    });
     const moves = element("td", { class: "moves" }, ...actions);
     const message = element("td", { colspan: labels.length + 2 }, this.#messages.slot(path));
     return [element("tr", {}, head, ...cells, moves), element("tr", {}, message)];
   }
 
-  // The field in a row of a table; the third one of a stage is its shape.
-  #cellInput(path, label) {
-    if (path.at(-1) !== 2) return this.#input(path, { "aria-label": label });
-    const powerLabel = label.replace("shape", "P");
-    return this.#shape(path, "shape", { "aria-label": label }, { "aria-label": powerLabel });
-  }
-
-  #input(path, properties) {
+  /** @param {Path} path @param {string} label */
+  #input(path, label) {
     const input = element("input", {
-      ...properties,
+      "aria-label": label,
       "data-path": path.join("/"),
       spellcheck: "false",
       autocapitalize: "off",
       inputmode: "decimal",
       input: () => {
         input.defaultValue = input.value;
-        const value = parseField(input.value.trim(), path, this.#listeners.entry());
-        this.#listeners.edit(path, value);
+        this.#listeners.edit(path, typedValue(input.value.trim(), path));
       },
     });
     this.#inputs.push({ input, path });
+    this.#fields.push({ input, path });
     return input;
   }
 
-  #shape(path, name, properties, powerProperties) {
-    const listProperties = { ...properties, "data-path": path.join("/") };
-    const keyedPower = { ...powerProperties, "data-path": [...path, "power"].join("/") };
-    const edit = (shape) => this.#listeners.edit(path, shape);
-    const field = new ShapeField(this.choices[name], listProperties, keyedPower, edit);
+  /** @param {Path} path @param {string} name @param {string} label */
+  #shape(path, name, label) {
+    const edit = (/** @type {string} */ shape) => this.#listeners.edit(path, shape);
+    const field = new ShapeField(this.choices[name], path, label, edit);
     this.#shapes.push({ field, path });
+    this.#fields.push({ input: field.select, path }, { input: field.power, path });
     return field.node;
   }
 
   // The path identifies the button when it is drawn anew. A button without a label has a border and
   // its text.
+  /** @param {string} text @param {Path} path @param {() => void} click @param {{ label?: string | null, disabled?: boolean }} options */
   #button(text, path, click, { label = null, disabled = false } = {}) {
     return element("button", {
       type: "button",
@@ -284,6 +273,7 @@ export class Controls {
     }, text);
   }
 
+  /** @param {Path} list @param {number} index @param {string} label */
   #removeButton(list, index, label, { disabled = false } = {}) {
     const remove = () => this.#change(list, (items) => items.toSpliced(index, 1));
     return this.#button("×", [...list, index, "remove"], remove, { label, disabled });
@@ -292,17 +282,20 @@ export class Controls {
   // Changes
 
   // Replace the part of the entry at a path.
+  /** @param {Path} path @param {(part: any) => any} change */
   #change(path, change) {
     this.#listeners.restructure((entry) => withValue(entry, path, change(valueAt(entry, path))));
   }
 
   // Replace a curve by one that is derived from it, and focus on a field of that.
+  /** @param {Path} path @param {(curve: Curve) => object} derive @param {string} firstField */
   #derive(path, derive, firstField) {
     this.#change(path, derive);
     this.#focus([...path, firstField]);
   }
 
   // Swap an item with its neighbour. The focus follows the item.
+  /** @param {Path} list @param {number} index @param {string} direction @param {number} offset */
   #moveItem(list, index, direction, offset) {
     const target = index + offset;
     this.#change(list, (items) => items.with(index, items[target]).with(target, items[index]));
@@ -311,11 +304,13 @@ export class Controls {
     this.#focus([...list, target, direction]);
   }
 
-  #focus(path) {
-    this.#form.querySelector(`[data-path="${CSS.escape(path.join("/"))}"]`)?.focus();
+  #focus(/** @type {Path} */ path) {
+    const control = this.#form.querySelector(`[data-path="${CSS.escape(path.join("/"))}"]`);
+    /** @type {Control | null} */ (control)?.focus();
   }
 }
 
+/** @param {string[]} heads @param {Node[][]} rows */
 function table(heads, rows) {
   const cells = heads.map((text) => (text ? element("th", { scope: "col" }, text) : element("td")));
   return element("table", { class: "rows" },
@@ -324,13 +319,14 @@ function table(heads, rows) {
 }
 
 // The batches of a batch plan, which have no fields; null for other curves.
-function batchesOf({ pairs }) {
+function batchesOf(/** @type {Curve} */ { pairs }) {
   if (!pairs?.length) return null;
   const batches = pairs.map(([threshold, batch]) => `${batch} from ${threshold}`).join(", ");
   return element("p", { class: "caveat" }, `Batches: ${batches}. Change them in the JSON.`);
 }
 
 // Two curves of the same structure have the same fields.
+/** @param {Curve} curve @returns {unknown} */
 function structureOf(curve) {
   return curve && [
     curve.kind,
@@ -343,23 +339,9 @@ function structureOf(curve) {
   ];
 }
 
-// A percentage of the run, or 10k, as a number; null for an empty field; else the text, which the
-// server reads.
-function parseField(text, path, entry) {
-  if (path.at(-3) === "plateaus") return text.replace(/\s*%$/, "") || null;
-  const [, digits, letter] = text.match(/^(\d+(?:\.\d+)?)\s*([kMB])$/) ?? [];
-  let steps = NaN;
-  if (text.endsWith("%")) steps = stepsOfRun(text.slice(0, -1), entry, path);
-  if (letter && isCount(path, entry)) steps = Number(digits + POWERS[letter]);
-  return Number.isInteger(steps) ? steps : text || null;
-}
-
-// True for the field of a number of steps, samples or tokens.
-function isCount(path, entry) {
-  const name = path.at(-1);
-  const list = path.at(-3);
-  if (list === "stages") return name === 0;
-  if (list === "absolute_plateaus") return true;
-  if (name === "start") return valueAt(entry, path.slice(0, -1)).kind === "part";
-  return COUNTS.includes(name);
+// What was typed, which the server reads; null for an empty field.
+/** @param {string} text @param {Path} path */
+function typedValue(text, path) {
+  const isPercentage = path.at(-3) === "plateaus";
+  return (isPercentage ? text.replace(/\s*%$/, "") : text) || null;
 }

@@ -3,10 +3,9 @@
 import { element, formatLearningRate, formatStep, setProperties } from "./elements.js";
 import { swatch } from "./looks.js";
 
-// entries: {id, colour, name, isHidden, total: its steps}; ratios: an answer of the server per id,
-// or none yet. forecasts.cells(id) returns the cells of a curve's forecast, if any. listeners:
-// select, rename, hide, remove, makeReference (move to the top), usePeak (take over the best peak).
-export function drawCurves(body, entries, selected, ratios, forecasts, listeners) {
+// `ratios` has an answer of the server per id, or none yet.
+/** @param {HTMLTableSectionElement} body @param {CurveRow[]} entries @param {number} selected @param {Map<number, Ratios>} ratios @param {RowListeners} listeners */
+export function drawCurves(body, entries, selected, ratios, listeners) {
   const rows = entries.map((entry, index) => {
     const row = rowOf(body, entry.id) ?? newRow(entry.id, listeners);
     const drawn = {
@@ -17,15 +16,17 @@ export function drawCurves(body, entries, selected, ratios, forecasts, listeners
       firstTotal: entries[0].total,
       ratios: ratios.get(entry.id),
     };
-    updateRow(row, drawn, forecasts.cells(entry.id), listeners);
+    updateRow(row, drawn, listeners);
     return row;
   });
   placeRows(body, rows);
 }
 
+/** @param {HTMLTableSectionElement} body @param {number} id */
 const rowOf = (body, id) => [...body.rows].find(({ dataset }) => dataset.id === String(id));
 
 // Only the rows that have to move are moved: a field would lose the focus.
+/** @param {HTMLTableSectionElement} body @param {HTMLTableRowElement[]} rows */
 function placeRows(body, rows) {
   for (const row of [...body.rows]) {
     if (!rows.includes(row)) row.remove();
@@ -36,17 +37,18 @@ function placeRows(body, rows) {
   });
 }
 
-function updateRow(row, entry, forecastCells, listeners) {
-  const buttons = new RowButtons(entry, listeners);
+/** @param {HTMLTableRowElement} row @param {DrawnRow} entry @param {RowListeners} listeners */
+function updateRow(row, entry, listeners) {
   setProperties(row, { class: `colour-${entry.colour} ${entry.isSelected ? "selected" : ""}` });
   updateFirstCell(row, entry);
   while (row.cells.length > 1) row.deleteCell(-1);
-  row.append(...forecastCells, ...ratioCells(entry, buttons), actionCell(entry, buttons));
+  row.append(...ratioCells(entry, listeners), actionCell(entry, listeners));
 }
 
 // The first cell: which curve is selected, its look, its name and its length. It is kept from one
 // drawing to the next: with a new field, the browser would forget what was typed.
 
+/** @param {number} id @param {RowListeners} listeners */
 function newRow(id, listeners) {
   const radio = element("input", {
     type: "radio",
@@ -66,13 +68,14 @@ function newRow(id, listeners) {
   });
   const look = element("span", { class: "swatch" });
   const cell = element("th", { scope: "row" }, element("div", { class: "name" }, radio, look, name));
-  const select = ({ target }) => {
-    const isControl = target.closest("button, a, [type=radio]");
+  const select = (/** @type {MouseEvent} */ { target }) => {
+    const isControl = target instanceof Element && target.closest("button, a, [type=radio]");
     if (!isControl) listeners.select(id);
   };
   return element("tr", { "data-id": id, click: select }, cell);
 }
 
+/** @param {HTMLTableRowElement} row @param {DrawnRow} entry */
 function updateFirstCell(row, entry) {
   const [radio, name] = row.querySelectorAll("input");
   setProperties(radio, { "aria-label": `Edit ${entry.name}` });
@@ -81,97 +84,87 @@ function updateFirstCell(row, entry) {
   const isTyped = name === document.activeElement && name.value !== name.defaultValue;
   name.defaultValue = entry.name;
   if (!isTyped && name.value !== entry.name) name.value = entry.name;
-  row.querySelector(".swatch").replaceWith(swatch(entry.colour, entry.isSelected));
+  row.querySelector(".swatch")?.replaceWith(swatch(entry.colour, entry.isSelected));
   row.querySelector(".length")?.remove();
   name.after(otherLength(entry));
 }
 
 // The steps of a curve that is not as long as the first: its ratios compare runs of different cost.
-function otherLength({ total, firstTotal }) {
+function otherLength(/** @type {DrawnRow} */ { total, firstTotal }) {
   if (!total || !firstTotal || total === firstTotal) return "";
   const properties = { class: "length", title: "Not as long as the first curve" };
   return element("span", properties, formatStep(total), element("span", {}, " steps"));
 }
 
-// The cells of the bound and of the best peak, next to that of the forecast.
-function ratioCells(entry, buttons) {
+// The cells of the bound and of the best peak.
+/** @param {DrawnRow} entry @param {RowListeners} listeners */
+function ratioCells(entry, listeners) {
   const { ratios } = entry;
   if (!ratios) return [waitingCell(), waitingCell()];
   if (ratios.fault) return [element("td", { class: "number muted", colspan: 2 }, ratios.fault)];
-  return [boundCell(ratios), peakCell(entry, buttons)];
+  const ratio = element("b", {}, `× ${ratios.peak_ratio.toFixed(3)}`);
+  return [
+    ratioCell("bound", "Bound", element("b", {}, `× ${ratios.bound.toFixed(3)}`)),
+    ratioCell("peak-ratio", "Best peak", ratio, ...bestPeak(entry, ratios, listeners)),
+  ];
 }
 
 const waitingCell = () => element("td", { class: "number" }, "…");
 
-function boundCell({ bound }) {
-  const properties = { class: "number", "data-figure": "bound", "data-label": "Bound" };
-  return element("td", properties, element("b", {}, `× ${bound.toFixed(3)}`));
+/** @param {string} figure @param {string} label @param {Node[]} children */
+function ratioCell(figure, label, ...children) {
+  return element("td", { class: "number", "data-figure": figure, "data-label": label }, ...children);
 }
 
-function peakCell({ isFirst, ratios }, buttons) {
-  const properties = { class: "number", "data-figure": "peak-ratio", "data-label": "Best peak" };
-  const ratio = element("b", {}, `× ${ratios.peak_ratio.toFixed(3)}`);
-  if (isFirst) return element("td", properties, ratio);
+// The best peak as a learning rate, and the button that takes it over. The first curve has none.
+/** @param {DrawnRow} entry @param {Ratios} ratios @param {RowListeners} listeners */
+function bestPeak(entry, ratios, listeners) {
+  if (entry.isFirst) return [];
   const peak = Number(ratios.best_peak.toPrecision(3));
-  const asPeak = element("span", { class: "muted best" }, `  = ${formatLearningRate(peak)}`);
-  return element("td", properties, ratio, asPeak, buttons.usePeak(peak));
+  const use = rowButton(entry, "usePeak", "use", "Use the best peak for", {
+    class: "link",
+    title: `Use ${peak} as the peak`,
+    click: () => listeners.usePeak(entry.id, peak),
+  });
+  return [element("span", { class: "muted" }, `  = ${formatLearningRate(peak)}`), use];
 }
 
-function actionCell(entry, buttons) {
-  return element("td", { class: "row-actions" },
-    buttons.makeReference(),
-    entry.isHidden ? buttons.plain("show", "Show", "hide") : buttons.plain("hide", "Hide", "hide"),
-    buttons.plain("×", "Remove", "remove", { disabled: entry.isOnly }));
+/** @param {DrawnRow} entry @param {RowListeners} listeners */
+function actionCell(entry, listeners) {
+  const { id, isFirst, isHidden, isOnly } = entry;
+  const reference = { class: "muted reference", tabindex: -1, "data-key": keyOf(id, "makeReference") };
+  const makeReference = rowButton(entry, "makeReference", "make reference", "Make reference:", {
+    click: () => listeners.makeReference(id),
+  });
+  const hide = rowButton(entry, "hide", isHidden ? "show" : "hide", isHidden ? "Show" : "Hide", {
+    click: () => listeners.hide(id),
+  });
+  const remove = rowButton(entry, "remove", "×", "Remove", {
+    disabled: isOnly,
+    click: () => listeners.remove(id),
+  });
+  const first = isFirst ? element("span", reference, "reference") : makeReference;
+  return element("td", { class: "row-actions" }, first, hide, remove);
 }
+
+// A button for an action on a curve; `label` and the curve's name say what it does.
+/** @param {DrawnRow} entry @param {string} action @param {string} text @param {string} label @param {Properties} properties */
+function rowButton(entry, action, text, label, properties) {
+  return element("button", {
+    type: "button",
+    class: "plain",
+    tabindex: tabindexIn(entry),
+    "aria-label": `${label} ${entry.name}`,
+    title: label,
+    "data-key": keyOf(entry.id, action),
+    ...properties,
+  }, text);
+}
+
+// It identifies a control that is drawn anew, which keeps the focus so.
+/** @param {number} id @param {string} action */
+const keyOf = (id, action) => `curves/${id}/${action}`;
 
 // The tab key stops at the controls of the selected row only, or it would stop at every control of
 // the table.
-const tabindexIn = ({ isSelected }) => (isSelected ? null : -1);
-
-class RowButtons {
-  #entry;
-  #listeners;
-
-  constructor(entry, listeners) {
-    this.#entry = entry;
-    this.#listeners = listeners;
-  }
-
-  // A button for an action on the curve; `label` and the curve's name say what it does.
-  plain(text, label, action, { disabled = false } = {}) {
-    return element("button", {
-      type: "button",
-      class: "plain",
-      tabindex: tabindexIn(this.#entry),
-      "aria-label": `${label} ${this.#entry.name}`,
-      title: label,
-      disabled,
-      "data-key": this.#key(action),
-      click: () => this.#listeners[action](this.#entry.id),
-    }, text);
-  }
-
-  // In the first row, the word `reference` stands in the button's place.
-  makeReference() {
-    if (!this.#entry.isFirst) return this.plain("make reference", "Make reference:", "makeReference");
-    const properties = { class: "muted reference", tabindex: -1, "data-key": this.#key("makeReference") };
-    return element("span", properties, "reference");
-  }
-
-  usePeak(peak) {
-    return element("button", {
-      type: "button",
-      class: "link",
-      tabindex: tabindexIn(this.#entry),
-      "aria-label": `Use the best peak for ${this.#entry.name}`,
-      title: `Use ${peak} as the peak`,
-      "data-key": this.#key("usePeak"),
-      click: () => this.#listeners.usePeak(this.#entry.id, peak),
-    }, "use");
-  }
-
-  // It identifies a control that is drawn anew, which keeps the focus so.
-  #key(action) {
-    return `curves/${this.#entry.id}/${action}`;
-  }
-}
+const tabindexIn = (/** @type {DrawnRow} */ { isSelected }) => (isSelected ? null : -1);

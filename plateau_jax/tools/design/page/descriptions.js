@@ -3,13 +3,15 @@
 
 import { ask } from "./requests.js";
 
-// By the curve's id: {asked: the entry that the server was asked about, as text, fault, description}.
+// By the curve's id; `asked` is the entry that the server was asked about, as text.
+/** @type {Map<number, { asked: string, fault?: Message, description?: Description }>} */
 const answers = new Map();
 
+/** @param {Pick<Entry, "curve" | "peak">} entry */
 const textOf = ({ curve, peak }) => JSON.stringify({ curve, peak });
 
 // Ask for the descriptions of entries.
-export async function describe(entries) {
+export async function describe(/** @type {Pick<Entry, "id" | "curve" | "peak">[]} */ entries) {
   const asked = entries.map(({ curve, peak }) => ({ curve, peak }));
   const { curves } = await ask("/describe", { curves: asked });
   entries.forEach((entry, index) => {
@@ -26,21 +28,18 @@ export async function describe(entries) {
 export const unusedId = () => Math.max(0, ...answers.keys()) + 1;
 
 // True if the server has answered about the entry as it is.
-export const isAnswered = (entry) => answers.get(entry.id)?.asked === textOf(entry);
+export const isAnswered = (/** @type {Entry} */ entry) => answers.get(entry.id)?.asked === textOf(entry);
 
-export const faultOf = ({ id }) => answers.get(id)?.fault;
+export const faultOf = (/** @type {{ id: number }} */ { id }) => answers.get(id)?.fault;
 
 // The server's description of an entry as it is, or as it was last valid; undefined if there is none.
-export const descriptionOf = ({ id }) => answers.get(id)?.description;
-
-// The largest multiplier of a curve.
-export const largestOf = (entry) => descriptionOf(entry)?.largest ?? 1;
+export const descriptionOf = (/** @type {{ id: number }} */ { id }) => answers.get(id)?.description;
 
 // The curve and the peak that were last valid, or as they are without any.
-export function validPart(entry) {
+export function validPart(/** @type {Entry} */ entry) {
   const { curve, peak } = descriptionOf(entry) ?? entry;
   return { curve, peak };
 }
 
 // The entry with its last valid curve and peak.
-export const lastValid = (entry) => ({ ...entry, ...validPart(entry) });
+export const lastValid = (/** @type {Entry} */ entry) => ({ ...entry, ...validPart(entry) });

@@ -2,12 +2,12 @@
 
 import { byId, element, formatLearningRate, formatStep } from "./elements.js";
 
-let shown;  // the server's description of a curve
+/** @type {Description | undefined} */ let shown;  // the server's description of a curve
 
 export function showCode(answer = shown) {
   shown = answer;
-  const format = document.querySelector("[name=format]:checked").value;
-  const text = answer?.[format] ?? "";
+  const format = /** @type {HTMLInputElement} */ (byId("formats").querySelector(":checked"));
+  const text = answer?.[/** @type {"optax" | "torch" | "json"} */ (format.value)] ?? "";
   if (byId("code").textContent !== text) byId("code").textContent = text;
 }
 
@@ -17,7 +17,7 @@ byId("copy").addEventListener("click", async () => {
     await navigator.clipboard.writeText(byId("code").textContent);
     byId("copied").textContent = "Copied";
   } catch {  // the browser may refuse access to the clipboard
-    getSelection().selectAllChildren(byId("code"));
+    getSelection()?.selectAllChildren(byId("code"));
     byId("copied").textContent = "Selected: press Ctrl+C";
   }
   setTimeout(() => (byId("copied").textContent = ""), 2500);
@@ -25,20 +25,23 @@ byId("copy").addEventListener("click", async () => {
 
 // The table of segments
 
-const stepCell = (text) => element("td", { class: "number" }, formatStep(text));
-const kindCell = (text) => element("td", {}, text);
-// Six digits of the learning rates would not fit next to the fields; the tooltip has them.
-const levelCell = (text) => element("td", { class: "number", title: text }, formatLearningRate(Number(text)));
+// The columns: the first and the last step, the kind, and the learning rates at both ends.
+const KIND = 2;
 
-// The columns of the server: the first and the last step, the kind, and the levels at both ends.
-const CELLS = [stepCell, stepCell, kindCell, levelCell, levelCell];
+/** @param {string} text @param {number} column */
+function segmentCell(text, column) {
+  if (column === KIND) return element("td", {}, text);
+  if (column < KIND) return element("td", { class: "number" }, formatStep(text));
+  // Six digits would not fit next to the fields; the tooltip has them.
+  return element("td", { class: "number", title: text }, formatLearningRate(Number(text)));
+}
 
+/** @param {Description} [answer] */
 export function showSegments(answer) {
   const { headings, rows } = answer?.segments ?? { headings: [], rows: [] };
-  const headCells = headings.map((heading, index) =>
-    element("th", { scope: "col", class: CELLS[index] === kindCell ? null : "number" }, heading));
-  const rowOf = (cells) => element("tr", {}, ...cells.map((text, index) => CELLS[index](text)));
-  const table = byId("segments");
-  table.tHead.replaceChildren(element("tr", {}, ...headCells));
-  table.tBodies[0].replaceChildren(...rows.map(rowOf));
+  const headCells = headings.map((heading, column) =>
+    element("th", { scope: "col", class: column === KIND ? null : "number" }, heading));
+  const table = byId("segments", HTMLTableElement);
+  table.tHead?.replaceChildren(element("tr", {}, ...headCells));
+  table.tBodies[0].replaceChildren(...rows.map((cells) => element("tr", {}, ...cells.map(segmentCell))));
 }

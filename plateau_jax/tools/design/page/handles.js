@@ -3,14 +3,16 @@
 import { addDecimals, isPlateau } from "./edits.js";
 import { formatStep } from "./elements.js";
 
+/** @import { Picture } from "./picture.js" */
+
 const AXIS_THRESHOLD = 4;  // pixels
 
-export function lookOf(handle) {
+export function lookOf(/** @type {Handle} */ handle) {
   if (handle.axis === "learning_rate") return "tag";
   return isPlateau(handle) ? "bar" : "knob";
 }
 
-export function textOf(handle) {
+export function textOf(/** @type {Handle} */ handle) {
   if (handle.axis === "step") {
     const prefix = isPlateau(handle) ? "from step" : "step";
     return `${prefix} ${formatStep(handle.value)}`;
@@ -21,6 +23,7 @@ export function textOf(handle) {
 
 // What dragging and the arrow keys round to, for small steps a tenth of it: about a hundredth of
 // the run, a hundredth of the peak, or a tenth of a learning rate's first digit.
+/** @param {Handle} handle @param {number} totalSteps @param {boolean} isSmall */
 function incrementOf({ axis, value }, totalSteps, isSmall) {
   if (axis === "step") return roundPart(totalSteps / (isSmall ? 1000 : 100));
   if (axis === "level") return 0.01;
@@ -28,21 +31,21 @@ function incrementOf({ axis, value }, totalSteps, isSmall) {
 }
 
 // 1, 2 or 5 times a power of ten: 200 for 300, and 1 for less.
-function roundPart(part) {
+function roundPart(/** @type {number} */ part) {
   const atLeastOne = Math.max(1, part);
   const power = 10 ** Math.floor(Math.log10(atLeastOne));
-  return [5, 2, 1].map((times) => times * power).find((size) => size <= atLeastOne);
+  return [5, 2, 1].map((times) => times * power).find((size) => size <= atLeastOne) ?? power;
 }
 
-// Make a mark {node, handle} draggable. Sets mark.begin, which starts a drag from a pointerdown event.
-// `picture` converts pixels to steps and learning rates, and picture.drag(handle) shows the handle's
-// value; `overlapping()` returns the other handles under the mark. `move({handle, value})` receives
-// each new value, `endDrag()` is called after a drag, and `enqueue(action)` runs an action after all
-// earlier changes have been drawn.
+// Make a mark draggable. `picture` converts pixels to steps and learning rates, and picture.drag(handle)
+// shows the handle's value; `overlapping()` returns the other handles under the mark.
+/** @param {Mark} mark @param {Picture} picture @param {() => Handle[]} overlapping @param {DragListeners} listeners */
 export function makeDraggable(mark, picture, overlapping, { move, endDrag, enqueue }) {
+  /** @type {{ x: number, y: number, handles: Handle[], handle: Handle | null } | null} */
   let drag = null;
   let waitingKeys = 0;
 
+  /** @param {PointerEvent} event */
   mark.begin = (event) => {
     event.preventDefault();
     mark.node.focus({ focusVisible: false, preventScroll: true });
@@ -76,17 +79,14 @@ export function makeDraggable(mark, picture, overlapping, { move, endDrag, enque
   mark.node.addEventListener("pointerup", end);
   mark.node.addEventListener("lostpointercapture", end);
 
-  const cancel = () => {
-    const [handle] = drag.handles;
-    move({ handle, value: handle.value });  // back to the beginning
-    end();
-  };
-
   mark.node.addEventListener("keydown", (event) => {
     const { key, shiftKey, repeat } = event;
-    if (key === "Escape" && drag !== null) return cancel();
-    const valueAfterKey = () => afterKey(mark.handle, key, shiftKey, picture.total);
-    if (valueAfterKey() === null) return;
+    if (key === "Escape" && drag !== null) {
+      const [handle] = drag.handles;
+      move({ handle, value: handle.value });  // back to the beginning
+      return end();
+    }
+    if (afterKey(mark.handle, key, shiftKey, picture.total) === null) return;
     event.preventDefault();
     // Each key press moves the handle from where the previous one left it. Repeats of a held key
     // are dropped while one is waiting, or the handle would keep moving after the key is released.
@@ -94,7 +94,8 @@ export function makeDraggable(mark, picture, overlapping, { move, endDrag, enque
     waitingKeys += 1;
     enqueue(() => {
       waitingKeys -= 1;
-      if (mark.node.isConnected) move({ handle: mark.handle, value: valueAfterKey() });
+      const value = afterKey(mark.handle, key, shiftKey, picture.total);
+      if (mark.node.isConnected && value !== null) move({ handle: mark.handle, value });
     });
   });
 }
@@ -102,6 +103,7 @@ export function makeDraggable(mark, picture, overlapping, { move, endDrag, enque
 // The one of the handles under the pointer that moves along the axis of a drag; null if it is not
 // clear yet. The first few pixels choose between overlapping handles: raising a level must not also
 // move its step.
+/** @param {Handle[]} handles @param {number} right @param {number} up */
 function handleAlong(handles, right, up) {
   const isShort = Math.max(Math.abs(right), Math.abs(up)) < AXIS_THRESHOLD;
   if (isShort && handles.length > 1) return null;
@@ -110,6 +112,7 @@ function handleAlong(handles, right, up) {
 }
 
 // The value after a drag over pixels to the right and upwards.
+/** @param {Handle} handle @param {Picture} picture @param {number} right @param {number} up @param {boolean} isSmall */
 function afterDrag(handle, picture, right, up, isSmall) {
   const increment = incrementOf(handle, picture.total, isSmall);
   const slope = handle.axis === "level" ? handle.slope : 1;
@@ -119,12 +122,15 @@ function afterDrag(handle, picture, right, up, isSmall) {
   return clamp(handle, Math.round((handle.value + change) / increment) * increment);
 }
 
-const KEY_INCREMENTS = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
+/** @type {Record<string, number | undefined>} */
+export const KEY_INCREMENTS = {
+  ArrowRight: 1, ArrowUp: 1, PageUp: 10, End: Infinity,
+  ArrowLeft: -1, ArrowDown: -1, PageDown: -10, Home: -Infinity,
+};
 
 // The value after a key press; null for a key that moves nothing.
+/** @param {Handle} handle @param {string} key @param {boolean} isShift @param {number} totalSteps */
 function afterKey(handle, key, isShift, totalSteps) {
-  if (key === "Home") return handle.low;
-  if (key === "End") return handle.high;
   const count = KEY_INCREMENTS[key];
   if (count === undefined) return null;
   const increment = incrementOf(handle, totalSteps, isShift && key.startsWith("Arrow"));
@@ -134,4 +140,5 @@ function afterKey(handle, key, isShift, totalSteps) {
   return clamp(handle, (origin + count) * increment);
 }
 
+/** @param {Handle} handle @param {number} value */
 const clamp = (handle, value) => addDecimals(Math.min(Math.max(value, handle.low), handle.high), 0);

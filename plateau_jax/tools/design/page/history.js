@@ -6,9 +6,10 @@ const MAX_SAVED = 100;  // states before the present one, and after it
 export class History {
   #past;
   #future;
-  #key = null;
+  /** @type {string | null} */ #key = null;
 
   // `past` and `future` are those that an earlier history saved.
+  /** @param {{ present: State, past?: State[], future?: State[] }} saved */
   constructor({ present, past = [], future = [] }) {
     this.present = present;
     this.#past = past;
@@ -25,6 +26,7 @@ export class History {
 
   // Successive changes with the same key, such as those of one drag, form one undo step. Null never
   // merges.
+  /** @param {string | null} key @param {State} next */
   change(key, next) {
     if (JSON.stringify(next) === JSON.stringify(this.present)) return;
     if (key === null || key !== this.#key) this.#past.push(this.present);
@@ -34,7 +36,7 @@ export class History {
   }
 
   // Change the state without an undo step.
-  replace(next) {
+  replace(/** @type {State} */ next) {
     this.present = next;
     this.#key = null;
   }
@@ -60,43 +62,48 @@ export class History {
     return this.#future.length > 0;
   }
 
+  /** @param {State[]} from @param {State[]} to */
   #travel(from, to) {
-    if (!from.length) return;
+    const next = from.pop();
+    if (next === undefined) return;
     to.push(this.present);
-    this.present = from.pop();
+    this.present = next;
     this.#key = null;
   }
 }
 
 // The value at a path of keys; undefined if there is none.
+/** @param {any} value @param {Path} path */
 export const valueAt = (value, path) => path.reduce((inner, key) => inner?.[key], value);
 
 // A copy of the value with the part at the path replaced.
+/** @template T @param {T} value @param {Path} path @param {any} replacement @returns {T} */
 export function withValue(value, path, replacement) {
-  if (!path.length) return replacement;
+  const key = path.at(-1);
+  if (key === undefined) return replacement;
   const copy = structuredClone(value);
-  valueAt(copy, path.slice(0, -1))[path.at(-1)] = replacement;
+  valueAt(copy, path.slice(0, -1))[key] = replacement;
   return copy;
 }
 
-const storageKey = (part) => `plateau_jax.tools.design.${part}`;
+const STORAGE_KEY = "plateau_jax.tools.design";
 
 // The state that was kept before the tab was reloaded; null without one.
-export function loadState(part) {
+export function loadState() {
   try {
-    return JSON.parse(sessionStorage.getItem(storageKey(part)));
+    return JSON.parse(sessionStorage.getItem(STORAGE_KEY) ?? "null");
   } catch {
     return null;
   }
 }
 
 // Save what getState() returns when the tab is left: also when it is hidden, because a hidden tab
-// may be discarded. If the storage is blocked, or too small for long curves and logs, the browser
-// asks the user before it reloads the tab.
-export function keepState(part, getState) {
-  const save = (event) => {
+// may be discarded. If the storage is blocked, or too small for long curves, the browser asks the
+// user before it reloads the tab.
+export function keepState(/** @type {() => object} */ getState) {
+  const save = (/** @type {Event} */ event) => {
     try {
-      sessionStorage.setItem(storageKey(part), JSON.stringify(getState()));
+      sessionStorage.setItem(STORAGE_KEY, JSON.stringify(getState()));
     } catch {
       event.preventDefault();
     }

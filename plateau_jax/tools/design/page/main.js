@@ -2,20 +2,10 @@
 
 import { Controls } from "./controls.js";
 import { drawCurves } from "./curves.js";
-import {
-  describe,
-  descriptionOf,
-  faultOf,
-  isAnswered,
-  largestOf,
-  lastValid,
-  unusedId,
-  validPart,
-} from "./descriptions.js";
+import { describe, descriptionOf, faultOf, isAnswered, lastValid, unusedId, validPart } from "./descriptions.js";
 import { showCode, showSegments } from "./details.js";
-import { TEMPLATES, distinctName, movedEntry, stepsOf } from "./edits.js";
+import { TEMPLATES, distinctName, movedEntry } from "./edits.js";
 import { byId, element, formatLearningRate, formatStep, keepFocus, setProperties } from "./elements.js";
-import { Forecasts } from "./forecast.js";
 import { History, keepState, loadState, withValue } from "./history.js";
 import { freeLook, swatch } from "./looks.js";
 import { download, prepareOpening } from "./opening.js";
@@ -24,44 +14,55 @@ import { ask, latestOnly, showTrouble } from "./requests.js";
 
 const MAX_NAME = 40;
 
+/** @type {Map<number, Ratios>} */
 let ratios = new Map();  // the server's comparison with the first curve, by the curve's id
-let history;
-let maxCurves;
+/** @type {History} */ let history;
+/** @type {number} */ let maxCurves;
 let refreshed = Promise.resolve();  // resolves once the server's answers to the last change are shown
 let queue = Promise.resolve();  // of actions that need these answers
-let beforeDrag = null;  // the entry at the beginning of a drag
+/** @type {Entry | null} */ let beforeDrag = null;  // the entry at the beginning of a drag
 
-// The state: entries {id, colour, name, isHidden, peak, curve}, and the id of the selected one
+// The state
 
 const entries = () => history.present.curves;
 const selected = () => entries().find(({ id }) => id === history.present.selected) ?? entries()[0];
-const entryOf = (id) => entries().find((entry) => entry.id === id);
-const entriesBut = (id) => entries().filter((entry) => entry.id !== id);
+/** @param {number} id */
+const entryOf = (id) => /** @type {Entry} */ (entries().find((entry) => entry.id === id));
+const entriesBut = (/** @type {number | null} */ id) => entries().filter((entry) => entry.id !== id);
 
 // The valid entries, and those that the picture shows.
 const validEntries = () => entries().filter(descriptionOf);
 const visibleEntries = () => validEntries()
-  .map((entry) => ({ ...entry, isSelected: entry.id === selected().id }))
+  .map((entry) => {
+    const answer = /** @type {Description} */ (descriptionOf(entry));
+    return { ...entry, isSelected: entry.id === selected().id, answer };
+  })
   .filter(({ isHidden, isSelected }) => !isHidden || isSelected);
 
+// The entry with numbers in place of texts such as 10k, once the server has read them.
+/** @param {Entry} entry */
+const asRead = (entry) => (isAnswered(entry) && !faultOf(entry) ? lastValid(entry) : entry);
+
 // Successive changes with the same key form one undo step.
+/** @param {string | null} key @param {State} next */
 function change(key, next) {
   history.change(key, next);
   show();
   refreshed = refresh();
 }
 
+/** @param {string | null} key @param {Entry} entry */
 function changeEntry(key, entry) {
   const curves = entries().map((other) => (other.id === entry.id ? entry : other));
   change(key, { ...history.present, curves });
 }
 
 // Do something once the answers to the last change are shown.
-function enqueue(action) {
+function enqueue(/** @type {() => void} */ action) {
   queue = queue.then(() => refreshed).then(action).catch(showTrouble);
 }
 
-function undoOrRedo(action) {
+function undoOrRedo(/** @type {"undo" | "redo"} */ action) {
   history[action]();
   show({ isUndone: true });
   refreshed = refresh();
@@ -72,6 +73,7 @@ function undoOrRedo(action) {
 const isFull = () => entries().length >= maxCurves;
 const fullText = () => `The page shows at most ${maxCurves} curves: remove one`;
 
+/** @param {string} name @param {Curve} curve @param {Typed} peak */
 function add(name, curve, peak) {
   const id = Math.max(0, ...entries().map((entry) => entry.id)) + 1;
   const colour = freeLook(entries().map((entry) => entry.colour));
@@ -80,24 +82,28 @@ function add(name, curve, peak) {
   if (isFull()) focusRow();  // the buttons that add a curve are now disabled
 }
 
-const focusRow = () => document.querySelector("#curves tr.selected input")?.focus();
+function focusRow() {
+  const radio = byId("curves").querySelector("tr.selected input");
+  /** @type {HTMLElement | null} */ (radio)?.focus();
+}
 
 // The name, or one with a number if a curve other than that of the id has it.
+/** @param {string} name @param {number | null} id */
 const freeName = (name, id = null) => distinctName(name, entriesBut(id).map((entry) => entry.name));
 
 // Add a copy of the selected curve, or another curve with its length, warmup and peak.
-async function addFromTemplate(template) {
+async function addFromTemplate(/** @type {string} */ template) {
   const { name, curve, peak } = lastValid(selected());
   if (template === "copy") return add(name, curve, peak);
-  const description = descriptionOf(selected());
-  const total = description?.total ?? (stepsOf(curve) || 10000);
-  const warmup = description?.warmup ?? { warmup_steps: 0 };
+  // A curve that was never valid has no description.
+  const { total, warmup } = descriptionOf(selected()) ?? { total: 10000, warmup: { warmup_steps: 0 } };
   const [title, added] = TEMPLATES[template](total, warmup);
   await openCurves(added, title);
 }
 
 // Add the curve of a description, or replace all curves by those of a saved page. Throws the fault
 // of an invalid one.
+/** @param {any} saved @param {string} name */
 async function openCurves(saved, name) {
   if (saved?.curves !== undefined) return openPage(saved.curves);
   await refreshed;  // a peak that was typed last is valid only once it is answered
@@ -109,16 +115,17 @@ async function openCurves(saved, name) {
   add(name, curve, peak);
 }
 
-async function openPage(saved) {
+async function openPage(/** @type {SavedCurve[]} */ saved) {
   const { curves } = await ask("/describe", { curves: saved });
   if (!curves.length) throw new Error("This page was saved without a curve");
   const firstId = unusedId();
-  const opened = curves.map(({ fault, curve, peak }, index) => {
-    const name = String(saved[index].name || `Curve ${index + 1}`).slice(0, MAX_NAME);
+  const opened = saved.map((entry, index) => {
+    const { fault, curve, peak } = curves[index];
+    const name = String(entry.name || `Curve ${index + 1}`).slice(0, MAX_NAME);
     if (fault) throw new Error(`${name}: ${fault.message}`);
     return { id: firstId + index, colour: index, name, peak, curve };
   });
-  change(null, { selected: opened.at(-1).id, curves: opened });
+  change(null, { selected: opened[opened.length - 1].id, curves: opened });
 }
 
 // Download the curves with their names and peaks: each as it was last valid, or as typed if no
@@ -139,10 +146,11 @@ const refresh = latestOnly(async () => {
   show();
   readLearningRates();
   compare();
-}, showTrouble);
+});
 
 // Ask about the curves that are valid, or were so last. Lists in the answer become maps from the
 // curves' ids.
+/** @param {string} path @param {object} [question] */
 async function askAboutValid(path, question) {
   const asked = validEntries();
   const answer = await ask(path, { curves: asked.map(validPart), ...question });
@@ -154,13 +162,11 @@ async function askAboutValid(path, question) {
 }
 
 const compare = latestOnly(async () => {
-  const { runs } = forecasts;
-  const answer = await askAboutValid("/compare", { runs: runs.map(({ text }) => text) });
-  if (runs !== forecasts.runs) return;  // another question follows
+  const answer = await askAboutValid("/compare");
   ratios = answer.ratios;
   byId("note").textContent = answer.note;
-  forecasts.show(answer);
-}, showTrouble);
+  showCurves();
+});
 
 const readLearningRates = latestOnly(async () => {
   const { step } = picture;
@@ -172,46 +178,33 @@ const readLearningRates = latestOnly(async () => {
   });
   showReadout(step, shown);
   picture.announce(`step ${step ?? 0}: ${shown.map(({ name, lr }) => `${name} ${lr}`).join(", ")}`);
-}, showTrouble);
+});
 
 // The line below the picture: the names of the curves, and their learning rates at a step, if there
 // is one.
+/** @param {number | null} step @param {(VisibleEntry & { lr: string })[]} shown */
 function showReadout(step, shown) {
   const items = shown.map(({ colour, name, isSelected, lr }) =>
     element("span", {}, swatch(colour, isSelected), `${name} `, element("b", {}, lr)));
-  if (step === null) items.push("Point at the picture to read learning rates.");
-  else items.push(element("span", {}, "at step ", element("b", {}, formatStep(step))));
-  byId("readout").replaceChildren(...items);
+  const atStep = step === null
+    ? "Point at the picture to read learning rates."
+    : element("span", {}, "at step ", element("b", {}, formatStep(step)));
+  byId("readout").replaceChildren(...items, atStep);
 }
 
 // The parts of the page
 
-const forecasts = new Forecasts({
-  entries: validEntries,
-  visible: visibleEntries,
-  compare: () => compare(),
-  changed: () => showCurves(),
-  settled: () => started.then(() => refreshed),
-  useLargest: (lr) => {
-    const curves = entries().map((entry) => {
-      const largest = largestOf(entry);
-      return largest > 0 ? { ...entry, peak: Number((lr / largest).toPrecision(7)) } : entry;
-    });
-    change(null, { ...history.present, curves });
-  },
-});
-
-const controls = new Controls(byId("controls"), {
-  entry: selected,
+const controls = new Controls(byId("controls", HTMLFormElement), {
+  entry: () => asRead(selected()),
   edit: (path, value) => changeEntry(`field ${selected().id} ${path}`, withValue(selected(), path, value)),
-  restructure: (changed) => changeEntry(null, changed(selected())),
+  restructure: (changed) => changeEntry(null, changed(asRead(selected()))),
   leave: () => {
     history?.endStep();
     if (controls.isWaiting) queueMicrotask(() => showFields());
   },
 });
 
-const picture = new Picture(byId("picture"), {
+const picture = new Picture(byId("picture", SVGSVGElement), {
   read: () => readLearningRates(),
   choose: select,
   enqueue,
@@ -225,7 +218,7 @@ const picture = new Picture(byId("picture"), {
 
 // A handle belongs to the curve on the picture, the last valid one, and its value is that curve's.
 // A drag always counts from the curve at its beginning, so that dragging back undoes it.
-function moveHandle({ handle, value }) {
+function moveHandle(/** @type {{ handle: Handle, value: number }} */ { handle, value }) {
   const entry = selected();
   const distance = value - handle.value;
   // Without an answer to what was typed last, the handle does not know it, and would undo it.
@@ -244,13 +237,12 @@ function moveHandle({ handle, value }) {
 
 function show({ isUndone = false } = {}) {
   keepFocus(() => {
-    const entry = selected();
     showFields({ isUndone });
-    showPicture(entry);
+    showPicture();
     showButtons();
     showCurves();
-    showSegments(descriptionOf(entry));
-    showCode(descriptionOf(entry));
+    showSegments(descriptionOf(selected()));
+    showCode(descriptionOf(selected()));
   });
 }
 
@@ -259,16 +251,16 @@ function showFields({ isUndone = false } = {}) {
   controls.draw(entry, { fault: faultOf(entry), advice: descriptionOf(entry)?.advice, isUndone });
 }
 
-function showPicture(entry) {
-  picture.draw(visibleEntries().map((shown) => ({ ...shown, answer: descriptionOf(shown) })));
-  const isStale = Boolean(faultOf(entry));
-  byId("picture").classList.toggle("stale", isStale);
+function showPicture() {
+  picture.draw(visibleEntries());
+  const isStale = Boolean(faultOf(selected()));
+  byId("picture", SVGSVGElement).classList.toggle("stale", isStale);
   byId("stale").hidden = !isStale;
 }
 
 function showButtons() {
-  byId("undo").disabled = !history.canUndo;
-  byId("redo").disabled = !history.canRedo;
+  byId("undo", HTMLButtonElement).disabled = !history.canUndo;
+  byId("redo", HTMLButtonElement).disabled = !history.canRedo;
   for (const button of addButtons) {
     setProperties(button, { disabled: isFull(), title: isFull() ? fullText() : null });
   }
@@ -279,14 +271,13 @@ function showCurves() {
     const shown = entries().map((entry) => ({ ...entry, total: descriptionOf(entry)?.total }));
     const totals = new Set(shown.map(({ total }) => total).filter(Boolean));
     byId("lengths").hidden = totals.size < 2;
-    drawCurves(byId("curves").tBodies[0], shown, selected().id, ratios, forecasts, rowListeners);
-    forecasts.draw();
+    drawCurves(byId("curves", HTMLTableElement).tBodies[0], shown, selected().id, ratios, rowListeners);
   });
 }
 
 // Actions of the user
 
-const rowListeners = {
+/** @type {RowListeners} */ const rowListeners = {
   select,
   rename: (id, typed) => {
     const name = typed.trim() || freeName(`Curve ${id}`, id);
@@ -302,7 +293,7 @@ const rowListeners = {
   usePeak: (id, peak) => changeEntry(null, { ...entryOf(id), peak }),
 };
 
-function select(id) {
+function select(/** @type {number} */ id) {
   if (id !== selected().id) {
     history.replace({ ...history.present, selected: id });
     show();
@@ -315,27 +306,33 @@ byId("undo").addEventListener("click", () => undoOrRedo("undo"));
 byId("redo").addEventListener("click", () => undoOrRedo("redo"));
 byId("save").addEventListener("click", save);
 document.addEventListener("keydown", (event) => {
-  const action = { z: event.shiftKey ? "redo" : "undo", y: "redo" }[event.key.toLowerCase()];
+  /** @type {Record<string, "undo" | "redo" | undefined>} */
+  const actions = { z: event.shiftKey ? "redo" : "undo", y: "redo" };
+  const action = actions[event.key.toLowerCase()];
   const hasModifier = (event.ctrlKey || event.metaKey) && !event.altKey;
   if (!action || !hasModifier) return;
   // There they undo the typing.
-  if (event.target.matches("[name=name]") || document.querySelector("dialog[open]")) return;
+  if (document.activeElement?.matches("[name=name]") || document.querySelector("dialog[open]")) return;
   event.preventDefault();  // the browser's undo, which knows the text of one field only
   undoOrRedo(action);
 });
 
-const addButtons = [...document.querySelectorAll("[data-add]")];
+/** @type {NodeListOf<HTMLButtonElement>} */
+const addButtons = document.querySelectorAll("[data-add]");
 for (const button of addButtons) {
-  button.addEventListener("click", () => enqueue(() => addFromTemplate(button.dataset.add)));
+  button.addEventListener("click", () => enqueue(() => addFromTemplate(button.dataset.add ?? "")));
 }
 
-prepareOpening(openCurves, (files) => forecasts.dialog.open(files));
+prepareOpening(openCurves);
 
 // The window
 
-new ResizeObserver(([{ target }]) => {
-  document.documentElement.style.setProperty("--picture-height", `${target.offsetHeight}px`);
-}).observe(byId("picture").parentElement);
+/** @param {string} name */
+const card = (name) => /** @type {HTMLElement} */ (document.querySelector(`.card.${name}`));
+
+new ResizeObserver(() => {
+  document.documentElement.style.setProperty("--picture-height", `${card("picture").offsetHeight}px`);
+}).observe(card("picture"));
 
 // Where there is one column, the fields follow the code. In the page itself, so that the focus
 // moves in the same order.
@@ -343,9 +340,8 @@ const isNarrow = matchMedia("(max-width: 899.98px)");
 
 function placeFields() {
   keepFocus(() => {
-    const fields = document.querySelector(".card.controls");
-    if (isNarrow.matches) document.querySelector(".card.copy").after(fields);
-    else document.querySelector(".card.segments").before(fields);
+    if (isNarrow.matches) card("copy").after(card("controls"));
+    else card("segments").before(card("controls"));
   });
 }
 
@@ -355,31 +351,30 @@ placeFields();
 // Begin with the curves of the command line or, after a reload, with those that this tab had.
 
 async function start() {
-  const { curves, max_curves, max_log_bytes, shapes } = await ask("/start");
+  const { curves, max_curves, shapes } = await ask("/start");
   controls.choices = shapes;
   maxCurves = max_curves;
   // Recognizes the state that was saved under another start of the server.
   const initialCurves = JSON.stringify(curves);
-  const saved = loadState("curves");
+  const saved = loadState();
   const before = saved?.initialCurves === initialCurves ? saved : null;
   history = new History(before ?? { present: initialState(curves) });
   await describe(before?.valid ?? []);
-  keepState("curves", () => {
+  keepState(() => {
     const valid = validEntries().map((entry) => ({ id: entry.id, ...validPart(entry) }));
     return { initialCurves, ...history.saved, valid };
   });
-  forecasts.start(initialCurves, max_log_bytes);
   show();
   refreshed = refresh();
 }
 
-function initialState(named) {
-  const curves = [];
+function initialState(/** @type {SavedCurve[]} */ named) {
+  /** @type {Entry[]} */ const curves = [];
   for (const [index, entry] of named.entries()) {
     const name = distinctName(entry.name, curves.map((earlier) => earlier.name));
     curves.push({ ...entry, name, id: index + 1, colour: index });
   }
-  return { selected: curves.at(-1).id, curves };
+  return { selected: curves[curves.length - 1].id, curves };
 }
 
-const started = start().catch(showTrouble);
+start().catch(showTrouble);

@@ -4,7 +4,7 @@
 import { element, setProperties } from "./elements.js";
 
 export class Messages {
-  #slots = new Map();  // the places for messages, by path
+  /** @type {Map<string, HTMLElement>} */ #slots = new Map();  // the places for messages, by path
   isWaiting = false;  // a message, for the end of the typing
 
   clear() {
@@ -12,7 +12,7 @@ export class Messages {
   }
 
   // A new place for messages about what is at the path.
-  slot(path) {
+  slot(/** @type {Path} */ path) {
     const key = path.join("/");
     const id = `fault-${key.replaceAll("/", "-")}`;
     const slot = element("p", { class: "fault", id, role: "alert" });
@@ -20,12 +20,12 @@ export class Messages {
     return slot;
   }
 
-  // `fault`, or null, and each advice is {message, path}; `inputs` are all fields, {input, path}.
   // The fault of a number that is being typed waits until the field is left, or the number is one.
+  /** @param {Message | undefined} fault @param {Message[]} advice @param {Field[]} inputs */
   show(fault, advice, inputs) {
-    let faultPlace = fault ? this.#placeOf(fault) : null;
-    this.isWaiting = faultPlace !== null && inputs.some((field) => isTypedAt(faultPlace, field));
-    if (this.isWaiting) faultPlace = null;
+    const place = fault ? this.#placeOf(fault) : null;
+    this.isWaiting = place !== null && inputs.some((field) => isTypedAt(place, field));
+    const faultPlace = this.isWaiting ? null : place;
     const advicePlaces = fault ? [] : advice.map((message) => this.#placeOf(message));
     this.#fillSlots(faultPlace, advicePlaces);
     for (const field of inputs) describeInput(field, faultPlace, advicePlaces);
@@ -33,17 +33,19 @@ export class Messages {
 
   // The slot next to the field that a message is about, or else the nearest one around it: of the
   // list's item, of the field, of the curve, of the curves derived from it.
+  /** @param {Message} message @returns {Place} */
   #placeOf({ message, path }) {
     for (let length = path.length; length > 0; length -= 1) {
       const slot = this.#slots.get(path.slice(0, length).join("/"));
       if (slot) {
-        const isField = !["curve", "other"].includes(path[length - 1]);
+        const isField = !["curve", "other"].includes(String(path[length - 1]));
         return { message, key: path.join("/"), slot, isField };
       }
     }
     return this.#placeOf({ message, path: ["curve"] });
   }
 
+  /** @param {Place | null} faultPlace @param {Place[]} advicePlaces */
   #fillSlots(faultPlace, advicePlaces) {
     for (const slot of this.#slots.values()) {
       const isFault = slot === faultPlace?.slot;
@@ -58,6 +60,7 @@ export class Messages {
 }
 
 // Tell screen readers which message is about a field, and whether it is a fault.
+/** @param {Field} field @param {Place | null} faultPlace @param {Place[]} advicePlaces */
 function describeInput({ input, path }, faultPlace, advicePlaces) {
   const isInvalid = faultPlace !== null && covers(faultPlace, path);
   const place = isInvalid ? faultPlace : advicePlaces.find((candidate) => covers(candidate, path));
@@ -65,15 +68,17 @@ function describeInput({ input, path }, faultPlace, advicePlaces) {
 }
 
 // True while a number is typed into a field at fault.
+/** @param {Place} faultPlace @param {Field} field */
 function isTypedAt(faultPlace, { input, path }) {
   return input === document.activeElement && isIncomplete(input.value) && covers(faultPlace, path);
 }
 
 // True if a message is about the field at the path.
+/** @param {Place} place @param {Path} path */
 const covers = ({ key, isField }, path) => isField && `${path.join("/")}/`.startsWith(`${key}/`);
 
 // True for the beginning of a number that is not one yet, such as "" and "6e-" on the way to "6e-4".
-function isIncomplete(text) {
+function isIncomplete(/** @type {string} */ text) {
   const begins = /^[-+]?\d*\.?\d*(e[-+]?)?$/i.test(text.trim());
   return begins && Number.isNaN(Number(text || "."));
 }

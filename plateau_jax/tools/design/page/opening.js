@@ -3,74 +3,65 @@
 
 import { byId, element } from "./elements.js";
 
-const MAX_CURVE_BYTES = 2 ** 20;
-
 // openCurves(saved, name) adds the curve, or the curves of a saved page, that were saved; it throws
-// the fault of an invalid one. openLogs(files) opens files that are not curves.
-export function prepareOpening(openCurves, openLogs) {
+// the fault of an invalid one.
+export function prepareOpening(/** @type {(saved: any, name: string) => Promise<void>} */ openCurves) {
   const showFile = prepareDialog(openCurves);
 
   // A file that is dropped on the page would replace it, except in a field for files.
   addEventListener("dragover", (event) => {
-    if (!event.target.matches("[type=file]")) event.preventDefault();
+    if (!isForFiles(event.target)) event.preventDefault();
   });
-  addEventListener("drop", async (event) => {
-    const files = [...event.dataTransfer.files];
-    if (!files.length || event.target.matches("[type=file]")) return;
+  addEventListener("drop", (event) => {
+    const file = event.dataTransfer?.files[0];
+    if (!file || isForFiles(event.target)) return;
     event.preventDefault();
-    if (byId("opening").open) return;
-    if (await containsCurves(files[0])) showFile(files[0]);
-    else openLogs(files);
+    if (!byId("opening", HTMLDialogElement).open) showFile(file);
   });
 }
 
+/** @param {EventTarget | null} target */
+const isForFiles = (target) => target instanceof HTMLInputElement && target.type === "file";
+
 // Returns showFile(file), which opens the dialog with a file.
-function prepareDialog(openCurves) {
-  const dialog = byId("opening");
-  const pasted = byId("pasted");
+function prepareDialog(/** @type {(saved: any, name: string) => Promise<void>} */ openCurves) {
+  const dialog = byId("opening", HTMLDialogElement);
+  const pasted = byId("pasted", HTMLTextAreaElement);
+  const chosen = byId("file", HTMLInputElement);
   const fault = byId("opening-fault");
-  let name;
+  let name = "Opened";
 
   const show = () => {
-    dialog.querySelector("form").reset();
+    pasted.form?.reset();
     fault.textContent = "";
     name = "Opened";
     dialog.showModal();
   };
-  const read = async (file) => {
+  const read = async (/** @type {File} */ file) => {
     name = file.name.replace(/\.json$/i, "");
     pasted.value = await file.text();
   };
 
   byId("open").addEventListener("click", show);
-  byId("file").addEventListener("change", ({ target }) => {
-    if (target.files.length) read(target.files[0]);
+  chosen.addEventListener("change", () => {
+    if (chosen.files?.length) read(chosen.files[0]);
   });
   byId("accept").addEventListener("click", async () => {
     try {
       await openCurves(JSON.parse(pasted.value), name);
       dialog.close();
     } catch (error) {
-      fault.textContent = error.message;
+      fault.textContent = /** @type {Error} */ (error).message;
     }
   });
+  /** @param {File} file */
   return (file) => {
     show();
     return read(file);
   };
 }
 
-// True for the JSON of a curve or of a saved page. Other files are logs.
-async function containsCurves(file) {
-  if (file.size > MAX_CURVE_BYTES) return false;
-  try {
-    const content = JSON.parse(await file.text());
-    return ["curves", "kind"].some((key) => key in content);
-  } catch {
-    return false;
-  }
-}
-
+/** @param {string} name @param {object} content */
 export function download(name, content) {
   const text = JSON.stringify(content, null, 1);
   const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));

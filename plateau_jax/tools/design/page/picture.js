@@ -2,8 +2,8 @@
 // rates. Steps, levels and handles come from the server; this module only converts them to pixels.
 
 import { Axes } from "./axes.js";
-import { formatLearningRate, setProperties, svgElement } from "./elements.js";
-import { lookOf, makeDraggable, textOf } from "./handles.js";
+import { setProperties, svgElement } from "./elements.js";
+import { KEY_INCREMENTS, lookOf, makeDraggable, textOf } from "./handles.js";
 import { DASHES } from "./looks.js";
 
 const MIN_NAMED_WIDTH = 52;  // of a span, in pixels: the name of a narrower one would not fit
@@ -17,24 +17,26 @@ export class Picture {
   #cursor = svgElement("line", { class: "cursor", visibility: "hidden" });
   #reader;
   #handles = svgElement("g");
-  #marks = new Map();  // {node, handle}, by the handle's name
+  /** @type {Map<string, Mark>} */ #marks = new Map();  // by the handle's name
   #axes;
-  #curves = [];
-  #dragged = null;  // the name of a handle
+  /** @type {VisibleEntry[]} */ #curves = [];
+  /** @type {string | null} */ #dragged = null;  // the name of a handle
   #pressed = { x: 0, y: 0 };  // where the pointer went down last
-  step = null;  // at the cursor
+  /** @type {number | null} */ step = null;  // at the cursor
+  total = 1;  // the steps of the longest curve
+  highest = 1;  // the highest peak
 
-  // listeners.move, .endDrag and .enqueue serve handles.js; listeners.read() is called when the
-  // cursor moves, listeners.choose(id) when a curve is clicked on.
+  /** @param {SVGSVGElement} svg @param {PictureListeners} listeners */
   constructor(svg, listeners) {
     this.#svg = svg;
     this.#listeners = listeners;
+    this.#axes = new Axes(svg, this.total, this.highest);
     this.#reader = svgElement("g", {
       class: "reader",
       role: "slider",
       tabindex: 0,
       "aria-label": "Step at which to read learning rates",
-      keydown: (event) => this.#readByKey(event),
+      keydown: /** @param {KeyboardEvent} event */ (event) => this.#readByKey(event),
     }, svgElement("path", { d: "M0 -9 L7 3 H-7 Z" }));
     svg.append(this.#back, this.#lines, this.#hits, this.#cursor, this.#reader, this.#handles);
     svg.addEventListener("pointermove", (event) => this.#readAt(event));
@@ -54,24 +56,22 @@ export class Picture {
   }
 
   // Show the value of a handle while it is dragged; null ends the drag.
-  drag(handle) {
+  drag(/** @type {Handle | null} */ handle) {
     this.#dragged = handle?.name ?? null;
     for (const [name, { node }] of this.#marks) node.classList.toggle("dragged", name === this.#dragged);
   }
 
-  // curves: {id, name, colour: a number, isSelected, answer}, where answer is the server's description.
-  draw(curves) {
+  draw(/** @type {VisibleEntry[]} */ curves) {
     this.#curves = curves;
     if (!curves.length || !this.#svg.getBoundingClientRect().width) return;
     if (!this.isDragging) {  // axes that followed a drag would move under the pointer
       this.total = Math.max(...curves.map(({ answer }) => answer.total));
       this.highest = Math.max(...curves.map(({ answer }) => answer.peak)) || 1;
     }
-    this.#axes = new Axes(this.#svg, this.total * 1.03, 0, this.highest * 1.12);
+    this.#axes = new Axes(this.#svg, this.total * 1.03, this.highest * 1.12);
     const front = curves.filter(({ isSelected }) => isSelected);  // at most one
     const others = curves.filter(({ isSelected }) => !isSelected);
-    const axes = this.#axes.draw("learning rate", formatLearningRate);
-    this.#back.replaceChildren(...this.#spans(front[0]), ...axes);
+    this.#back.replaceChildren(...this.#spans(front[0]), ...this.#axes.draw());
     this.#lines.replaceChildren(...[...others, ...front].map((curve) => this.#line(curve)));
     // The selected curve is at the bottom: clicks on curves that lie on one another take turns.
     this.#hits.replaceChildren(...[...front, ...others].map((curve) => this.#hit(curve)));
@@ -81,41 +81,50 @@ export class Picture {
 
   // The change along an axis that pixels to the right and upwards are; of a level for the selected
   // curve's peak.
-  distance(axis, right, up) {
+  /** @param {Handle["axis"]} axis @param {number} right */
+  distance(axis, right, up = 0) {
     if (axis === "step") return right / (this.#axes.x(1) - this.#axes.x(0));
     const change = (up / this.#axes.height) * this.#axes.high;
     if (axis === "learning_rate") return change;
-    const { peak } = this.#curves.find(({ isSelected }) => isSelected).answer;
+    const peak = this.#curves.find(({ isSelected }) => isSelected)?.answer.peak;
     return peak ? change / peak : 0;
   }
 
   // Curves
 
-  #points({ answer }) {
-    const points = this.#axes.points(answer.steps, answer.levels.map((level) => answer.peak * level));
+  #points(/** @type {VisibleEntry} */ { answer }) {
+    const points = answer.steps.map((step, index) => {
+      const y = this.#axes.y(answer.peak * answer.levels[index]);
+      return `${this.#axes.x(step).toFixed(1)},${y.toFixed(1)}`;
+    });
     return points.filter((point, index) => point !== points[index - 1]).join(" ");
   }
 
-  #line(curve) {
+  #line(/** @type {VisibleEntry} */ curve) {
     const { colour, isSelected, answer } = curve;
-    const points = this.#points(curve);
     const line = svgElement("polyline", {
-      points,
+      points: this.#points(curve),
       "stroke-dasharray": isSelected ? null : DASHES[colour],
       class: `curve colour-${colour} ${isSelected ? "selected" : ""}`,
     });
-    const isShorter = answer.total < this.total;
-    return svgElement("g", {}, line, isShorter ? endBar(colour, points) : null);
+    return svgElement("g", {}, line, answer.total < this.total ? this.#endBar(curve) : null);
   }
 
-  #hit(curve) {
+  // The bar at the end of a curve that is shorter than another one.
+  #endBar(/** @type {VisibleEntry} */ { answer, colour }) {
+    const x = this.#axes.x(answer.total);
+    const y = this.#axes.y(answer.peak * answer.levels[answer.levels.length - 1]);
+    return svgElement("line", { class: `curve end colour-${colour}`, x1: x, x2: x, y1: y - 7, y2: y + 7 });
+  }
+
+  #hit(/** @type {VisibleEntry} */ curve) {
     const look = `hit colour-${curve.colour}`;
     return svgElement("path", { d: `M${this.#points(curve)}`, class: look, "data-id": curve.id });
   }
 
   // The warmup and the plateaus of the selected curve, if there is one, as coloured areas with
   // their names.
-  *#spans(selected) {
+  *#spans(/** @type {VisibleEntry | undefined} */ selected) {
     const { top, bottom, height } = this.#axes;
     for (const [name, begin, after] of selected?.answer.spans ?? []) {
       const left = this.#axes.x(begin);
@@ -128,32 +137,33 @@ export class Picture {
     }
   }
 
-  #chooseAt(event) {
+  #chooseAt(/** @type {MouseEvent} */ event) {
     // The end of a drag of a handle, or of a drag to read, is also a click.
     const isDrag = Math.hypot(event.clientX - this.#pressed.x, event.clientY - this.#pressed.y) > 4;
-    if (isDrag || event.target.closest(".handle, .reader")) return;
+    const target = /** @type {Element} */ (event.target);
+    if (isDrag || target.closest(".handle, .reader")) return;
     const nodes = document.elementsFromPoint(event.clientX, event.clientY);
     const hit = nodes.find((node) => node.matches("#picture .hit"));
-    if (hit) this.#listeners.choose(Number(hit.dataset.id));
+    if (hit) this.#listeners.choose(Number(hit.getAttribute("data-id")));
   }
 
   // Handles
 
   // A handle keeps its mark from one drawing to the next: replacing its node would end a drag.
-  #drawHandles(selected) {
-    const handles = selected?.answer.handles ?? [];
+  #drawHandles(/** @type {VisibleEntry | undefined} */ selected) {
     const marks = new Map();
-    for (const handle of handles) {
+    if (selected === undefined) return this.#setMarks(marks);
+    const { answer, colour } = selected;
+    for (const handle of answer.handles) {
       const mark = this.#marks.get(handle.name) ?? this.#newMark(handle);
       mark.handle = handle;
       marks.set(handle.name, mark);
-      const isShared = handles.some((other) => shareKnob(handle, other));
-      this.#updateMark(mark, selected, isShared);
+      this.#updateMark(mark, answer, colour);
     }
     if (!this.isDragging) this.#setMarks(marks);
   }
 
-  #setMarks(marks) {
+  #setMarks(/** @type {Map<string, Mark>} */ marks) {
     const nodes = [...marks.values()].map(({ node }) => node);
     const { children } = this.#handles;
     const isSame = nodes.length === children.length && nodes.every((node, index) => node === children[index]);
@@ -161,7 +171,9 @@ export class Picture {
     this.#marks = marks;
   }
 
-  #updateMark({ node, handle }, { answer, colour }, isShared) {
+  /** @param {Mark} mark @param {Description} answer @param {number} colour */
+  #updateMark({ node, handle }, answer, colour) {
+    const isShared = answer.handles.some((other) => shareKnob(handle, other));
     const isDragged = handle.name === this.#dragged;
     const [x, y] = this.#placeOf(handle, answer.peak);
     setProperties(node, {
@@ -174,19 +186,20 @@ export class Picture {
     });
     // The value stays inside the picture, which a dragged handle may leave.
     const box = this.#svg.getBoundingClientRect();
-    const value = node.lastChild;
+    const value = /** @type {SVGTextElement} */ (node.lastChild);
     const valueX = clamp(x, 76, box.width - 76);
     const valueY = clamp(y < 48 ? y + 34 : y - 24, 20, box.height - 8);
     setProperties(value, { x: valueX - x, y: valueY - y });
     value.textContent = textOf(handle);
   }
 
+  /** @param {Handle} handle @param {number} peak */
   #placeOf(handle, peak) {
     if (handle.axis === "learning_rate") return [this.#axes.left, this.#axes.y(handle.value)];
     return [this.#axes.x(handle.step), this.#axes.y(peak * handle.level)];
   }
 
-  #newMark(handle) {
+  #newMark(/** @type {Handle} */ handle) {
     const properties = {
       role: "slider",
       tabindex: 0,
@@ -202,7 +215,7 @@ export class Picture {
       svgElement("circle", { class: "ring", r: 13 }),
       shapeOf(lookOf(handle)),
       svgElement("text", { class: "value", "text-anchor": "middle" }));
-    const mark = { node, handle };
+    /** @type {Mark} */ const mark = { node, handle, begin: () => {} };
     const overlapping = () => {
       const handles = [...this.#marks.values()].map((other) => other.handle);
       return handles.filter((other) => shareKnob(mark.handle, other));
@@ -212,9 +225,9 @@ export class Picture {
   }
 
   // The mark nearest to the pointer. Between close handles, the browser would choose the one on top.
-  #nearestMark(event) {
-    const distance = ({ node }) => {
-      const box = node.querySelector(".mark").getBoundingClientRect();
+  #nearestMark(/** @type {MouseEvent} */ event) {
+    const distance = (/** @type {Mark} */ { node }) => {
+      const box = /** @type {Element} */ (node.querySelector(".mark")).getBoundingClientRect();
       const x = (box.left + box.right) / 2;
       const y = (box.top + box.bottom) / 2;
       return Math.hypot(event.clientX - x, event.clientY - y);
@@ -225,31 +238,21 @@ export class Picture {
 
   // The cursor, at the step whose learning rates are read
 
-  #readAt(event) {
-    if (this.isDragging || !this.#axes) return;
+  #readAt(/** @type {MouseEvent} */ event) {
+    if (this.isDragging || !this.#curves.length) return;
     const fromLeft = event.clientX - this.#svg.getBoundingClientRect().left - this.#axes.left;
     this.#moveReader(this.distance("step", fromLeft));
   }
 
-  #readByKey(event) {
-    const small = Math.max(1, Math.round(this.total / 1000));
-    const changes = {
-      ArrowRight: small * 10,
-      ArrowUp: small * 10,
-      ArrowLeft: -small * 10,
-      ArrowDown: -small * 10,
-      PageUp: small * 100,
-      PageDown: -small * 100,
-      Home: -Infinity,
-      End: Infinity,
-    };
-    const change = changes[event.key];
-    if (change === undefined || !this.#axes) return;
+  #readByKey(/** @type {KeyboardEvent} */ event) {
+    const count = KEY_INCREMENTS[event.key];
+    if (count === undefined || !this.#curves.length) return;
     event.preventDefault();
-    this.#moveReader((this.step ?? 0) + (event.shiftKey ? Math.sign(change) : change));
+    const change = event.shiftKey ? Math.sign(count) : count * Math.max(1, Math.round(this.total / 100));
+    this.#moveReader((this.step ?? 0) + change);
   }
 
-  #moveReader(step) {
+  #moveReader(/** @type {number} */ step) {
     this.step = Math.round(clamp(step, 0, this.total));
     this.#drawReader();
     this.#listeners.read();
@@ -269,18 +272,12 @@ export class Picture {
   }
 
   // Set what a screen reader announces for the reading slider.
-  announce(text) {
+  announce(/** @type {string} */ text) {
     setProperties(this.#reader, { "aria-valuetext": text });
   }
 }
 
-// The bar at the end of a curve that is shorter than another one.
-function endBar(colour, points) {
-  const [x, y] = points.split(" ").at(-1).split(",").map(Number);
-  return svgElement("line", { class: `curve end colour-${colour}`, x1: x, x2: x, y1: y - 7, y2: y + 7 });
-}
-
-function shapeOf(look) {
+function shapeOf(/** @type {string} */ look) {
   switch (look) {
     case "bar": return svgElement("rect", { class: "mark", x: -14, y: -5, width: 28, height: 10, rx: 5 });
     case "tag": return svgElement("path", { class: "mark", d: "M-9 -8 H1 L9 0 L1 8 H-9 Z" });
@@ -290,10 +287,12 @@ function shapeOf(look) {
 
 // True if two handles, one for the step and one for the level, lie at one point: their knob is
 // dragged both ways.
+/** @param {Handle} handle @param {Handle} other */
 function shareKnob(handle, other) {
   const areKnobs = lookOf(handle) === "knob" && lookOf(other) === "knob";
   if (!areKnobs || handle.axis === other.axis) return false;
   return handle.step === other.step && Math.abs(handle.level - other.level) < 1e-6;
 }
 
+/** @param {number} value @param {number} low @param {number} high */
 const clamp = (value, low, high) => Math.max(low, Math.min(value, high));

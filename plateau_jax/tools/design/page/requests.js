@@ -10,7 +10,7 @@ const NO_ANSWER = [
 ].join(" ");
 
 // Show an error, above an open dialog's content if there is one.
-export function showTrouble({ message }) {
+export function showTrouble(/** @type {{ message: string }} */ { message }) {
   const trouble = byId("trouble");
   trouble.hidden = false;
   // Screen readers would announce an unchanged message again if it were set.
@@ -18,10 +18,11 @@ export function showTrouble({ message }) {
   trouble.textContent = message;
   const form = document.querySelector("dialog[open] form");
   if (form) form.prepend(trouble);
-  else document.querySelector("header").after(trouble);
+  else document.querySelector("header")?.after(trouble);
 }
 
 // Ask the server, again and again until it answers.
+/** @param {string} path @param {object} [question] @returns {Promise<any>} */
 export async function ask(path, question) {
   countRequests(1);
   try {
@@ -40,12 +41,10 @@ export async function ask(path, question) {
 }
 
 // The server's reply; null if it does not answer, which the page's borders show.
+/** @param {string} path @param {object} [question] */
 async function fetchReply(path, question) {
-  let request;
-  if (question) {
-    const headers = { "Content-Type": "application/json" };
-    request = { method: "POST", headers, body: JSON.stringify(question) };
-  }
+  const headers = { "Content-Type": "application/json" };
+  const request = question && { method: "POST", headers, body: JSON.stringify(question) };
   let reply = null;
   try {
     const response = await fetch(path, request);
@@ -57,24 +56,24 @@ async function fetchReply(path, question) {
   return reply;
 }
 
-// Wrap an async function so that it never runs twice at once. Of the calls made during a run, only
-// the last is kept, so that no old answer overwrites a newer one. The returned promise resolves
-// once nothing is left to run.
-export function latestOnly(run, onError) {
-  let current = null;
-  let pending = null;
+// Wrap an async function so that its errors are shown, and so that it never runs twice at once: the calls made during a run become one
+// run after it, so that no old answer overwrites a newer one. The returned promise resolves once
+// nothing is left to run.
+/** @param {() => Promise<void>} run */
+export function latestOnly(run) {
+  /** @type {Promise<void> | null} */ let current = null;
+  let isPending = false;
   const runAll = async () => {
     countRequests(1);
-    while (pending) {
-      const values = pending;
-      pending = null;
-      await run(...values).catch(onError);
+    while (isPending) {
+      isPending = false;
+      await run().catch(showTrouble);
     }
     current = null;
     countRequests(-1);
   };
-  return (...values) => {
-    pending = values;
+  return () => {
+    isPending = true;
     current ??= runAll();
     return current;
   };
@@ -82,7 +81,7 @@ export function latestOnly(run, onError) {
 
 let running = 0;
 
-function countRequests(change) {
+function countRequests(/** @type {number} */ change) {
   running += change;
-  document.querySelector("main").setAttribute("aria-busy", String(running > 0));
+  document.querySelector("main")?.setAttribute("aria-busy", String(running > 0));
 }

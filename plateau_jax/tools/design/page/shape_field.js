@@ -9,12 +9,13 @@ export class ShapeField {
   select;
   node;
 
-  // `properties` are the list's attributes, `powerProperties` those of the field for P. edit(shape)
-  // is called with each shape that the user chooses or types.
-  constructor(choices, properties, powerProperties, edit) {
+  // edit(shape) is called with each shape that the user chooses or types.
+  /** @param {ShapeChoice[]} choices @param {Path} path @param {string} label @param {(shape: string) => void} edit */
+  constructor(choices, path, label, edit) {
     this.#choices = choices;
     this.power = element("input", {
-      ...powerProperties,
+      "aria-label": label.replace(/shape/i, "P"),
+      "data-path": [...path, "power"].join("/"),
       inputmode: "decimal",
       spellcheck: "false",
       input: () => {
@@ -22,21 +23,21 @@ export class ShapeField {
         edit(this.select.value.replace("P", this.power.value.trim()));
       },
     });
-    const listProperties = {
-      ...properties,
+    this.select = element("select", {
+      "aria-label": label,
+      "data-path": path.join("/"),
       input: () => {
-        const { name, power } = choices.find((choice) => choice.name === this.select.value);
-        edit(name.replace("P", power ?? ""));
+        const chosen = choices.find(({ name }) => name === this.select.value);
+        edit(this.select.value.replace("P", chosen?.power ?? ""));
       },
-    };
-    const options = choices.map(({ name }) => element("option", { value: name }, name));
-    this.select = element("select", listProperties, ...options);
+    }, ...choices.map(({ name }) => element("option", { value: name }, name)));
     this.#powerRow = element("span", { class: "power" }, "P = ", this.power);
     this.node = element("span", { class: "shape" }, this.select, this.#powerRow);
   }
 
   // Show a shape. "(1-x)^2" is "(1-x)^P" with P = 2. While the user types P, its field keeps its
   // text, except after undo and redo.
+  /** @param {string} shape @param {boolean} isUndone */
   draw(shape, isUndone) {
     const formula = this.#choices.map(({ name }) => name).find((name) => isOfFormula(shape, name));
     this.select.value = formula ?? shape;
@@ -48,4 +49,5 @@ export class ShapeField {
   }
 }
 
+/** @param {string} shape @param {string} name */
 const isOfFormula = (shape, name) => name.endsWith("P") && shape.startsWith(name.slice(0, -1));
