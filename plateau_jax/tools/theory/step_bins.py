@@ -68,13 +68,6 @@ def _segment_begins(curve: Curve) -> _Steps:
     return np.array(begins, np.int64)
 
 
-def largest_multiplier(curve: Curve) -> float:
-    """Return the largest multiplier of all steps: a segment is monotone."""
-    begins = _segment_begins(curve)
-    ends = np.append(begins[1:], curve.total_steps) - 1
-    return float(np.max(curve(np.append(begins, ends))))
-
-
 def _sorted_unique(steps: NDArray[Any]) -> NDArray[Any]:
     """Return the distinct steps in ascending order."""
     # np.unique hashes all steps, which takes seconds for a curve with thousands of segments.
