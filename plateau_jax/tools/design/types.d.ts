@@ -136,17 +136,19 @@ type Control = (HTMLElement | SVGElement) & { disabled?: boolean };
 
 type Child = Node | string | null;
 
-/** Where a message is shown; `key` is the path of its field, which a message about a curve has not. */
+/** A message, with the element that shows it. */
 interface Place {
   message: string;
+  /** The path of what it is about, as text. */
   key: string;
   slot: HTMLElement;
+  /** False if it is about a whole curve. */
   isField: boolean;
 }
 
 /** A row of the table of curves. */
 interface CurveRow extends Entry {
-  /** Of its steps; undefined while no description of the curve is known. */
+  /** Its number of steps; undefined while the page has no description of the curve. */
   total?: number;
 }
 
