@@ -47,6 +47,7 @@ def test_log_in_latin_1(tmp_path):
         ("step,lr, lr\n1,3,3\n", "log has several columns named 'lr'"),
         ("step,lr\n1,n/a\n", f"log, line 2: lr = 'n/a' {A_NUMBER}"),
         ("epoch 1 lr 3e-4\n", "log has no usual column for step among 'epoch', 'lr'"),
+        ("step 1: lr 0,00015\n", "line 1: lr = '0,00015' must be a number: write it without sep"),
         ("step 900: lr 1\nstep 1,000: lr 1\n", "line 2: step = '1,000' must be a number: write it"),
     ],
 )
@@ -88,7 +89,7 @@ def test_step_that_is_not_a_number_of_updates(step):
     ("columns", "problem"),
     [
         ({"epoch": [1], "lr": [3]}, "no usual column for step among 'epoch', 'lr': name one with"),
-        ({"step": [1], "_step": [1], "lr": [3]}, "several columns for step, 'step', '_step'"),
+        ({"step": [1], "applied": [1], "lr": [3]}, "several columns for step, 'step', 'applied'"),
         ({"step": [1], "loss": [3]}, "for lr among 'step', 'loss': name one with lr=, or in a"),
         ({"step": [1], "lr": [3], "learning_rate": [3]}, "several columns for lr, 'lr', 'learning"),
         ({"step": [1], "lr": [None]}, "the log has no learning rates"),

@@ -64,7 +64,11 @@ TOOLS = {
     "CSV after text": Tool("STEP,RATE", header="run 1, seed 0\nstep,lr"),
     "CSV with commas in text": Tool('STEP,"a, b",RATE', header="step,note,lr"),
     # Console lines
-    "nanoGPT": Tool("iter STEP: loss 2.5000, time 321.45ms, lr RATE", ".4e"),
+    "nanoGPT": Tool(
+        "iter STEP: loss 2.5000, time 321.45ms, lr RATE",
+        ".4e",
+        header="step 0: train loss 10.9, val loss 10.8",
+    ),
     "Megatron-LM": Tool(
         " iteration     STEP/    2000 | consumed samples:     4STEP | elapsed time per iteration "
         "(ms): 405.2 | learning rate: RATE | loss scale: 1.0 |",
@@ -118,8 +122,10 @@ def test_json_documents(tmp_path):
     path.write_text(json.dumps(ROWS, indent=2))
     check_log(path)
     history = [*ROWS, {"eval_loss": 3.1, "step": 2_000}]
-    path.write_text(json.dumps({"global_step": 2_000, "log_history": history}, indent=1))
-    check_log(str(path))
+    for indent in (1, None):
+        state = {"global_step": 2_000, "best": None, "log_history": history}
+        path.write_text(json.dumps(state, indent=indent))
+        check_log(str(path))
 
 
 def test_other_separators_in_texts(tmp_path):

@@ -125,8 +125,8 @@ def compare_log(
         curve: The curve that the run should have followed.
         peak_value: Its peak learning rate.
         step: The column of steps: by default `step`, `global_step`, `train/global_step`,
-            `trainer/global_step`, `num_updates`, `_step` or `applied`, or else `iter`, `iteration`
-            or `update`.
+            `trainer/global_step`, `num_updates` or `applied`, or else `_step`, or else `iter`,
+            `iteration` or `update`.
         lr: The column of learning rates: by default `lr`, `learning_rate`, `train/lr` or
             `train/learning_rate`, or else a name with one of the first two, such as `lr-AdamW`, or
             else `Value`, as TensorBoard writes. If a cell is a list, its first item is used.

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
-from plateau_jax.table.exact_segments import with_stops
+from plateau_jax.table.evaluation import evaluate_many
+from plateau_jax.table.exact_segments import drop_empty, with_stops
+from plateau_jax.table.fitting import build_table
 from plateau_jax.tools.logged_lrs.printed import Floats, Mask, PrintedLrs, Steps
 
 _MIN_ROWS = 3
@@ -22,6 +24,9 @@ _MIN_ROWS = 3
 
 _MAX_STEPS = 2**22
 """For longer curves and logs, faults with a formula are not tried."""
+
+_MAX_FRACTIONS = 64
+"""A stretched curve is evaluated between steps, to this fraction of one if the curve is short."""
 
 _MAX_RANGES = 8
 _TRIED = 5
@@ -31,7 +36,7 @@ _MIN_OVERLAP = 0.05
 """Intervals of neighboring numbers meet at their ends, and so explain no common one."""
 
 _ROUNDED = 0.5
-"""Steps by which a curve whose lengths are rounded to whole updates is away from a formula."""
+"""Steps by which segments that are rounded to whole updates are away from a formula."""
 
 _MAX_SKIPPED = 32
 _MAX_SKIPPED_LATER = 4
@@ -83,7 +88,7 @@ def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float)
         faults += _of_clipping(logged, expected, is_off)
         if max(curve.total_steps, logged.steps[-1]) <= _MAX_STEPS:
             plan = _plan_of(curve, peak, logged, int(np.argmax(is_off)))
-            faults += _of_floor(logged, expected, plan.lrs)
+            faults += _of_floor(logged, expected, plan)
             faults += _of_skipped_updates(logged, plan)
             for formula in _FORMULAS:
                 faults += _of_formula(formula, logged, plan)
@@ -150,6 +155,9 @@ _SENTENCES = {
 """For each fault with a formula, what the rows show, and its usual causes."""
 
 
+_Numbers = NDArray[Any]
+
+
 @dataclass(frozen=True)
 class _Plan:
     """What formulas know of the curve and of the log, in updates.
@@ -159,25 +167,38 @@ class _Plan:
         warmup: Those of its first segment, if that rises; else 0.
         plateau, end: The first and the last step of the last plateau that begins before `off`;
             without one, those of an empty plateau after the log.
+        slack: How far rounding may move the segments after the warmup, if there are three or more.
         second, last: The updates of the second row and of the last one.
         off: The update of the first row that is not on the curve.
         has_begun: Two rows before `off` are on the curve: after one, a resumed run cannot be
             distinguished from a late start.
-        lrs: The learning rate at each step, from 0 to `total`.
+        lrs: The learning rate at each fraction of a step, from 0 to `total`.
+        fractions: The fractions of a step.
     """
 
     total: int
     warmup: int
     plateau: int
     end: int
+    slack: float
     second: int
     last: int
     off: int
     has_begun: bool
     lrs: Floats
+    fractions: int
+
+    def lrs_at(self, steps: _Numbers) -> Floats:
+        """Return the learning rates at steps, which may be fractions, from -1 on."""
+        # A warmup that counts from 1 may begin one step below the planned one.
+        slope = (self.lrs[self.fractions] - self.lrs[0]) * np.minimum(steps, 0)
+        places = np.clip(steps, 0, self.total) * self.fractions
+        lower = places.astype(np.int64)
+        upper = np.minimum(lower + 1, len(self.lrs) - 1)
+        lrs = self.lrs[lower] + (self.lrs[upper] - self.lrs[lower]) * (places - lower)
+        return np.maximum(lrs + slope, 0.0)
 
 
-_Numbers = NDArray[Any]
 _Step = Callable[[_Numbers, _Numbers, _Plan], _Numbers]
 _ToNumbers = Callable[[_Plan], range]
 
@@ -191,32 +212,54 @@ class _Formula:
         step: The formula. Either n or k is an array.
         numbers: Each k that can be.
         word: The word of the sentence that depends on the formula.
-        slack: Steps by which the curve of the run may be away from the formula, because it rounds
-            its lengths to whole updates.
+        stretches: It stretches all that follows the warmup, which the run rounds to whole updates.
     """
 
     name: str
     step: _Step
     numbers: _ToNumbers
     word: str = ""
-    slack: float = 0.0
+    stretches: bool = False
 
 
-def _with_warmup(start: _Step, after: _Step, n: _Numbers, k: _Numbers, p: _Plan) -> _Numbers:
+def _totals(p: _Plan) -> range:
+    return range(p.warmup + 1, 4 * p.total)
+
+
+def _stretched(n: _Numbers, k: _Numbers, p: _Plan, *, with_warmup: int | None = None) -> _Numbers:
+    """A curve of k updates, with the planned warmup, or with a warmup of the same fraction.
+
+    That fraction is rounded down, plus `with_warmup`.
+    """
+    warmup = p.warmup
+    if with_warmup is not None:
+        warmup = p.warmup * k // p.total + with_warmup
+    after = p.warmup + (n - warmup) * (p.total - p.warmup) / np.maximum(k - warmup, 1)
+    return np.where(n < warmup, n * p.warmup / np.maximum(warmup, 1), after)
+
+
+def _with_longer_plateau(
+    n: _Numbers, k: _Numbers, p: _Plan, *, decay_plus: int, with_warmup: int | None = None
+) -> _Numbers:
+    """A curve of k updates, whose decay after the plateau takes the same fraction of them."""
+    warmup = p.warmup
+    if with_warmup is not None:
+        warmup = p.warmup * k // p.total + with_warmup
+    planned = p.total - p.end - 1
+    decay = np.maximum(planned * k // p.total + decay_plus, 1)
+    stop = k - decay
+    before = np.where(
+        n < warmup,
+        n * p.warmup / np.maximum(warmup, 1),
+        np.minimum(np.maximum(n, p.warmup), p.end + 1),
+    )
+    return np.where(n < stop, before, p.end + 1 + (n - stop) * planned / decay)
+
+
+def _warmup_of(start: _Step, after: _Step, n: _Numbers, k: _Numbers, p: _Plan) -> _Numbers:
     return np.where(n < k, start(n, k, p), after(n, k, p))
 
 
-_STRETCHED: tuple[_Step, ...] = (
-    lambda n, k, p: n * p.total / k,
-    lambda n, k, p: np.where(
-        n < p.warmup,
-        n,
-        p.warmup + (n - p.warmup) * (p.total - p.warmup) / (k - p.warmup),
-    ),
-    lambda n, k, p: np.where(
-        n < p.warmup, n, np.maximum(np.minimum(n, p.end + 1), n * p.total / k)
-    ),
-)
 _WARMUP_STARTS: tuple[tuple[_Step, _ToNumbers], ...] = (
     # at the planned level
     (
@@ -229,10 +272,13 @@ _WARMUP_STARTS: tuple[tuple[_Step, _ToNumbers], ...] = (
         lambda p: range(p.total * (p.warmup > 0) * (p.lrs[0] > 0)),
     ),
 )
-_AFTER_WARMUP: tuple[_Step, ...] = (
-    lambda n, k, p: p.warmup + (n - k) * (p.total - p.warmup) / (p.total - k),  # to the same end
-    lambda n, k, p: p.warmup + n - k,  # as planned
-    lambda n, k, p: np.maximum(n, p.warmup) + 0 * k,  # a shorter plateau
+_AFTER_WARMUP: tuple[tuple[_Step, bool], ...] = (
+    # to the same end
+    (lambda n, k, p: p.warmup + (n - k) * (p.total - p.warmup) / (p.total - k), True),
+    # as planned
+    (lambda n, k, p: p.warmup + n - k, False),
+    # a shorter plateau
+    (lambda n, k, p: np.maximum(n, p.warmup) + 0 * k, False),
 )
 
 _FORMULAS = (
@@ -269,18 +315,22 @@ _FORMULAS = (
         "earlier",
     ),
     *(
-        _Formula("total", step, lambda p: range(p.warmup + 1, 4 * p.total), slack=_ROUNDED)
-        for step in _STRETCHED
+        _Formula("total", partial(_stretched, with_warmup=plus), _totals, stretches=True)
+        for plus in (None, 0, 1)
     ),
     *(
         _Formula(
-            "warmup",
-            partial(_with_warmup, start, after),
-            numbers,
-            slack=_ROUNDED,
+            "total",
+            partial(_with_longer_plateau, decay_plus=decay_plus, with_warmup=plus),
+            lambda p: range(p.warmup + 1, 4 * p.total * (p.plateau <= p.end)),
         )
+        for plus in (None, 0, 1)
+        for decay_plus in (0, 1)
+    ),
+    *(
+        _Formula("warmup", partial(_warmup_of, start, after), numbers, stretches=stretches)
         for start, numbers in _WARMUP_STARTS
-        for after in _AFTER_WARMUP
+        for after, stretches in _AFTER_WARMUP
     ),
 )
 
@@ -291,17 +341,33 @@ _FORMULAS = (
 def _plan_of(curve: Curve, peak: float, logged: PrintedLrs, first_off: int) -> _Plan:
     total = curve.total_steps
     second, last, off = logged.steps[[1, -1, first_off]].tolist()
-    segments = list(with_stops(curve._exact_segments))
-    first, after_first = segments[0]
+    segments = list(drop_empty(curve._exact_segments))
+    stops = list(with_stops(segments))
+    first, after_first = stops[0]
     warmup = 0
     if after_first == first.length < total and first.start < first.end:
         warmup = first.length
     plateau, end = last + 1, last
-    for segment, after in segments:
+    for segment, after in stops:
         if after is not None and segment.is_flat and segment.begin <= off:
             plateau, end = segment.begin, after - 1
-    lrs = curve.learning_rate(np.arange(total + 1), peak).astype(np.float64)
-    return _Plan(total, warmup, plateau, end, second, last, off, first_off > 1, lrs)
+    fractions = max(1, min(_MAX_FRACTIONS, _MAX_STEPS // total))
+    finer = [
+        segment._replace(
+            begin=segment.begin * fractions,
+            length=segment.length * fractions,
+            skipped=segment.skipped * fractions,
+        )
+        for segment in segments
+    ]
+    multipliers = evaluate_many(
+        build_table(finer), np.arange(total * fractions + 1, dtype=np.int32)
+    )
+    lrs = multipliers * np.float64(np.float32(peak))
+    slack = _ROUNDED if len(segments) > 4 else 0.0
+    return _Plan(
+        total, warmup, plateau, end, slack, second, last, off, first_off > 1, lrs, fractions
+    )
 
 
 def _of_formula(formula: _Formula, logged: PrintedLrs, plan: _Plan) -> Iterator[Fault]:
@@ -343,14 +409,8 @@ def _unexplained_row(
 def _misses(formula: _Formula, logged: PrintedLrs, plan: _Plan, rows: Any, numbers: Any) -> Floats:
     """Return how far the learning rates of a formula are from those of rows; within, 0 or less."""
     steps = formula.step(logged.steps[rows], numbers, plan)
-    near = plan.lrs[np.clip(steps, 0, plan.total).astype(np.int64)][None]
-    if formula.slack:
-        grid = np.arange(plan.total + 1)
-        around = (steps - formula.slack, steps, steps + formula.slack)
-        near = np.array([np.interp(some, grid, plan.lrs) for some in around])
-        # A warmup that counts from 1 may begin below the planned one.
-        slope = plan.lrs[1] - plan.lrs[0]
-        near = np.maximum(near + slope * np.minimum(np.array(around), 0), 0.0)
+    slack = np.where((steps > plan.warmup) & formula.stretches, plan.slack, 0.0)
+    near = np.array([plan.lrs_at(steps + moved) for moved in (-slack, 0.0, slack)])
     return np.maximum(logged.low[rows] - near.max(0), near.min(0) - logged.high[rows])
 
 
@@ -381,7 +441,7 @@ def _of_skipped_updates(logged: PrintedLrs, plan: _Plan) -> Iterator[Fault]:
         if step > plan.off:
             most = first_late + _MAX_SKIPPED_LATER + (step - plan.off) // _UPDATES_PER_SKIP
         possible: Steps = np.arange(late, min(most, late + step - previous) + 1)
-        late_lrs = plan.lrs[np.clip(step - possible, 0, plan.total)]
+        late_lrs = plan.lrs_at(np.maximum(step - possible, 0))
         fits = (logged.low[row] <= late_lrs) & (late_lrs <= logged.high[row])
         if not fits.any():
             return
@@ -438,10 +498,10 @@ def _of_clipping(logged: PrintedLrs, expected: Floats, is_off: Mask) -> Iterator
         yield Fault("floor", text, low, high)
 
 
-def _of_floor(logged: PrintedLrs, expected: Floats, lrs: Floats) -> Iterator[Fault]:
+def _of_floor(logged: PrintedLrs, expected: Floats, plan: _Plan) -> Iterator[Fault]:
     """Find the last learning rate of a curve that falls in the same way, but less or more."""
-    top = int(np.argmax(lrs))
-    peak, end = float(lrs[top]), float(lrs[-1])
+    top = int(np.argmax(plan.lrs)) // plan.fractions
+    peak, end = float(plan.lrs.max()), float(plan.lrs[-1])
     if end == peak:
         return
     falls = (logged.steps > top) & (expected < peak)

@@ -18,10 +18,10 @@ _ESCAPE_CODE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Such as a color of a console."""
 
 # In "iter 50/1000 | learning rate: 1.5E-04 | LR (group 0)=0.1, 'lr': 3e-4": 50, 1.5E-04, 0.1 and
-# 3e-4, with the names before them. "1,000" is one number, which no column takes.
+# 3e-4, with the names before them. "1,000" and "0,0003" are one number, which no column takes.
 _NAMED_NUMBER = re.compile(
     r"(?P<name>[A-Za-z_][\w/.()-]*(?: [\w()]+)*?)['\"]?\s*[:=]?\s*\[?\s*['\"]?"
-    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3})+|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)])"
+    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3,})+|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)])"
 )
 
 Row = Mapping[str, Any]
@@ -89,16 +89,18 @@ def parse_log(text: str, name: str, is_step: IsStep) -> Log:
 
 
 def _rows_of_document(text: str) -> list[Row] | None:
-    """Return the rows of a JSON list of objects, also under `log_history` as in the Trainer."""
+    """Return the rows of a JSON list of objects, also under a name, as in the Trainer's state."""
     document: Any = None
     with suppress(ValueError, RecursionError):
         document = json.loads(text)
+    values: list[Any] = [document]
     if isinstance(document, dict):
-        document = cast("dict[str, Any]", document).get("log_history")
-    if isinstance(document, list):
-        rows = cast("list[Any]", document)
-        if all(isinstance(row, dict) for row in rows):
-            return [_flatten(row) for row in rows]
+        values = list(cast("dict[str, Any]", document).values())
+    for value in values:
+        if isinstance(value, list) and value:
+            rows = cast("list[Any]", value)
+            if all(isinstance(row, dict) for row in rows):
+                return [_flatten(row) for row in rows]
     return None
 
 

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -13,7 +14,8 @@ from plateau_jax.tools.logged_lrs.log_files import Log, Row, check_columns, deco
 
 _USUAL_COLUMNS = {
     "step": (
-        "step|global_step|train/global_step|trainer/global_step|num_updates|_step|applied",
+        "step|global_step|train/global_step|trainer/global_step|num_updates|applied",
+        "_step",
         "iter|iteration|update",
         r"(?i:(.*[ /])?(global[ _])?(step|iter|iteration|update)s?(\(train\))?)",
     ),
@@ -25,8 +27,9 @@ _USUAL_COLUMNS = {
 }
 """Patterns of the usual names for each argument; the first pattern that a column matches counts.
 
-A `MetricLog` has `applied`; where a log has both, `iter` often counts micro-batches. A chart of
-Weights & Biases has `run - lr`, `run - lr__MIN` and `run - lr__MAX`, one of TensorBoard `Value`.
+A `MetricLog` has `applied`. In logs that have `step` too, `_step`, of Weights & Biases, may count
+calls, and `iter` micro-batches. A chart of Weights & Biases has `run - lr`, `run - lr__MIN` and
+`run - lr__MAX`, one of TensorBoard `Value`.
 """
 
 _MAX_LIST_LENGTH = 1000
@@ -58,10 +61,11 @@ def read_lrs(source: Any, step: str | None, lr: str | None) -> list[Cell]:
     log = _read_log(source, step)
     if not any(log.rows):
         raise ValueError(f"{log.name} has no rows")
-    step_column = _find_column(log.name, log.rows, "step", step)
-    # A console may also print a configuration, without a step.
-    rows = [row for row in log.rows if step_column in row]
-    lr_column = _find_column(log.name, rows, "lr", lr)
+    # A console may also print a configuration, without a step, and losses by a different counter.
+    rows = [row for row in log.rows if any(_is_step(column, step) for column in row)]
+    lr_column = _find_column(log.name, rows or log.rows, "lr", lr)
+    rows = [row for row in rows if lr_column in row]
+    step_column = _find_column(log.name, rows or log.rows, "step", step)
     cells: list[Cell] = []
     for number, row in enumerate(log.rows, 1):
         place = f"{log.name}, {log.place} {number}"
@@ -82,13 +86,15 @@ def read_lrs(source: Any, step: str | None, lr: str | None) -> list[Cell]:
     return _keep_latest(cells, log.name)
 
 
-def _read_log(source: Any, step: str | None) -> Log:
-    def is_step(column: Any) -> bool:
-        if step is not None:
-            return column == step
-        patterns = _USUAL_COLUMNS["step"]
-        return any(re.fullmatch(pattern, str(column)) for pattern in patterns)
+def _is_step(column: Any, chosen: str | None) -> bool:
+    """Return True for the column of steps that the user chose, or for one with a usual name."""
+    if chosen is not None:
+        return column == chosen
+    return any(re.fullmatch(pattern, str(column)) for pattern in _USUAL_COLUMNS["step"])
 
+
+def _read_log(source: Any, step: str | None) -> Log:
+    is_step = partial(_is_step, chosen=step)
     name = "the log"
     if isinstance(source, str | os.PathLike):
         path = Path(cast("str", source))
@@ -158,7 +164,7 @@ def _number(cell: Any, place: str) -> float:
             pass
     problem = f"{place} = {checks.short_repr(cell)} must be a number"
     if isinstance(cell, str) and "," in cell:
-        problem += ": write it without separators of thousands"
+        problem += ": write it without separators of thousands, and with a decimal point"
     raise ValueError(problem)
 
 
