@@ -1,18 +1,29 @@
-"""Train one small network on real data in JAX and in PyTorch, under one learning-rate curve.
+"""See what plateau-jax promises, on real data, in half a minute.
 
-The handwritten digits that ship with scikit-learn, the same initial weights and the same batches in
-flax with optax and in torch.nn with LambdaLR. At every step the two learning rates are the same
-float32, bit for bit; the losses differ only by how each framework rounds its sums.
+A small network learns the handwritten digits that ship with scikit-learn, in flax with optax and in
+torch.nn with `lambda_lr`: the same curve, initial weights and batches.
 
-    python examples/train_digits.py
-    python examples/train_digits.py --steps 2000 --plateau 50 30 --output digits.png
+1. One curve, warmup–stable–decay: at every step both frameworks use the same float32.
+2. A branch: from a checkpoint on the plateau, a cooldown gives a finished model after half of the
+   updates.
+3. A resume: a run under a cosine continues under one that is twice as long. The schedules of optax
+   and torch say nothing; `lambda_lr` raises an error.
+
+The exit status is 1 if one of this does not hold.
+
+    python examples/first_run.py
+    python examples/first_run.py --steps 2000 --output digits.png
 """
 
 import program
 
 # isort: split
 import argparse
+import copy
+import sys
+import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -21,22 +32,46 @@ import optax
 import torch
 from flax import nnx
 from sklearn.datasets import load_digits
+from torch.nn import functional
+from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from plateau_jax import PlateauCurve, optax_schedule
+from plateau_jax import PlateauCurve, StagedCurve, optax_schedule
 from torch_bridge import lambda_lr
 
 matplotlib.use("Agg")  # writes files, opens no window
 
-HIDDEN = 128
+BATCH_SIZE = 16  # small, so that the loss on the plateau is noisy and a cooldown lowers it
+INTERVAL = 20  # updates between two evaluations
+PEAK = 1e-2
 WEIGHT_DECAY = 0.01  # explicit, because the defaults of optax and torch differ
+BLUE, ORANGE, GREEN = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+)  # Okabe and Ito, safe for colour-blind readers
+
+
+class Data:
+    """The digits: batches in a fixed order, and 297 held-out images."""
+
+    def __init__(self, steps, seed):
+        images, labels = load_digits(return_X_y=True)
+        images, labels = (images / 16).astype(np.float32), labels.astype(np.int64)
+        random = np.random.default_rng(seed)
+        train, test = np.split(random.permutation(len(images)), [1500])
+        epochs = -(-steps * BATCH_SIZE // len(train))
+        order = np.concatenate([random.permutation(train) for _ in range(epochs)])
+        indices = order[: steps * BATCH_SIZE].reshape(steps, BATCH_SIZE)
+        self.batches = [(images[batch], labels[batch]) for batch in indices]
+        self.held_out = images[test], labels[test]
 
 
 class Network(nnx.Module):
     """64 pixels → 128 → 10 digits, in flax."""
 
     def __init__(self, rngs: nnx.Rngs):
-        self.hidden = nnx.Linear(64, HIDDEN, rngs=rngs)
-        self.digits = nnx.Linear(HIDDEN, 10, rngs=rngs)
+        self.hidden = nnx.Linear(64, 128, rngs=rngs)
+        self.digits = nnx.Linear(128, 10, rngs=rngs)
 
     def __call__(self, images):
         return self.digits(nnx.relu(self.hidden(images)))
@@ -54,156 +89,227 @@ def torch_twin(network: Network) -> torch.nn.Sequential:
     return torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1])
 
 
+def jax_loss(network, images, labels):
+    return optax.softmax_cross_entropy_with_integer_labels(network(images), labels).mean()
+
+
 @nnx.jit
 def jax_update(network, optimizer, images, labels):
-    """Make one update; return the loss before it and the learning rate it used."""
-
-    def loss_fn(network):
-        return optax.softmax_cross_entropy_with_integer_labels(network(images), labels).mean()
-
-    loss, gradients = nnx.value_and_grad(loss_fn)(network)
+    loss, gradients = nnx.value_and_grad(jax_loss)(network, images, labels)
     optimizer.update(network, gradients)
     return loss, optimizer.opt_state.hyperparams["learning_rate"][...]
 
 
-def torch_update(network, optimizer, scheduler, images, labels):
-    """Make one update; return the loss before it and the learning rate it used."""
-    loss = torch.nn.functional.cross_entropy(network(images), labels)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    lr = optimizer.param_groups[0]["lr"]
-    scheduler.step()
-    return loss.item(), lr
+class JaxRun:
+    """A run in flax with an optax schedule."""
+
+    def __init__(self, seed, schedule):
+        self.network = Network(nnx.Rngs(seed))
+        adamw = optax.inject_hyperparams(optax.adamw)(schedule, weight_decay=WEIGHT_DECAY)
+        self.optimizer = nnx.Optimizer(self.network, adamw, wrt=nnx.Param)
+
+    def update(self, images, labels):
+        """Make one update; return the loss before it and the learning rate it used."""
+        return jax_update(self.network, self.optimizer, images, labels)
+
+    def checkpoint(self):
+        return copy.deepcopy([nnx.state(part) for part in (self.network, self.optimizer)])
+
+    def load(self, checkpoint):
+        for part, state in zip((self.network, self.optimizer), checkpoint, strict=True):
+            nnx.update(part, state)
+
+    def evaluate(self, images, labels):
+        """Return the loss and the accuracy."""
+        accuracy = np.mean(np.argmax(self.network(images), 1) == labels)
+        return float(jax_loss(self.network, images, labels)), accuracy
 
 
-def draw_picture(path: Path, curve: PlateauCurve, learning_rates, losses) -> None:
-    """Draw the learning rate above both losses, over the steps; JAX comes first in each pair."""
-    blue, orange = "#0072B2", "#D55E00"
+class TorchRun:
+    """The same run in torch, with one of its schedulers."""
+
+    def __init__(self, seed, make_scheduler):
+        self.network = torch_twin(Network(nnx.Rngs(seed)))
+        parameters = self.network.parameters()
+        self.optimizer = torch.optim.AdamW(parameters, lr=PEAK, weight_decay=WEIGHT_DECAY)
+        self.scheduler = make_scheduler(self.optimizer)
+        self.parts = self.network, self.optimizer, self.scheduler
+
+    def update(self, images, labels):
+        """Make one update; return the loss before it and the learning rate it used."""
+        loss = functional.cross_entropy(self.network(torch.tensor(images)), torch.tensor(labels))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        lr = self.optimizer.param_groups[0]["lr"]
+        self.scheduler.step()
+        return loss.item(), lr
+
+    def checkpoint(self):
+        return copy.deepcopy([part.state_dict() for part in self.parts])
+
+    def load(self, checkpoint):
+        for part, state in zip(self.parts, checkpoint, strict=True):
+            part.load_state_dict(state)
+
+    def evaluate(self, images, labels):
+        """Return the loss and the accuracy."""
+        with torch.no_grad():
+            outputs = self.network(torch.tensor(images))
+        loss = functional.cross_entropy(outputs, torch.tensor(labels)).item()
+        return loss, np.mean(outputs.argmax(1).numpy() == labels)
+
+
+class Trace(NamedTuple):
+    """Learning rates and losses by update, and held-out losses by number of updates."""
+
+    lrs: dict[int, float]
+    losses: dict[int, float]
+    held_out: dict[int, float]
+
+
+def train(runs, data, first, last, checkpoint_at=None):
+    """Make the updates from `first` to `last` - 1 in each run.
+
+    Returns the traces, and the checkpoint of the last run before update `checkpoint_at`.
+    """
+    traces = [Trace({}, {}, {}) for _ in runs]
+    checkpoint = None
+    for step in range(first, last):
+        if step == checkpoint_at:
+            checkpoint = runs[-1].checkpoint()
+        for run, trace in zip(runs, traces, strict=True):
+            if step % INTERVAL == 0:
+                trace.held_out[step], _ = run.evaluate(*data.held_out)
+            loss, lr = run.update(*data.batches[step])
+            trace.losses[step], trace.lrs[step] = float(loss), np.float32(lr)
+        if step % (5 * INTERVAL) == 0 or step == last - 1:
+            shown = [f"{trace.lrs[step]:.7e}  {trace.losses[step]:.6f}" for trace in traces]
+            print(f"{step:6d}  {'     '.join(shown)}", flush=True)
+    for run, trace in zip(runs, traces, strict=True):
+        trace.held_out[last], _ = run.evaluate(*data.held_out)
+    return traces, checkpoint
+
+
+class Resume(NamedTuple):
+    """A run that was resumed under a changed schedule.
+
+    Attributes:
+        planned, resumed: The learning rate of the next update, without and with the resume; None
+            after an error.
+        said: Every warning and error.
+    """
+
+    planned: float
+    resumed: float | None
+    said: str
+
+
+def resume_longer(make_run, data, at, steps):
+    """Train to update `at` of `steps`, and load the checkpoint into a run that is twice as long."""
+    run = make_run(steps)
+    for batch in data.batches[:at]:
+        run.update(*batch)
+    checkpoint = run.checkpoint()
+    _, planned = run.update(*data.batches[at])
+    longer = make_run(2 * steps)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            longer.load(checkpoint)
+        except ValueError as error:
+            return Resume(float(planned), None, f"{type(error).__name__}: {error}")
+        _, resumed = longer.update(*data.batches[at])
+    said = "; ".join(str(warning.message) for warning in caught)
+    return Resume(float(planned), float(resumed), said)
+
+
+def draw_picture(path, in_jax, in_torch, branch):
+    """Draw the learning rates above and the losses below, over the updates."""
     figure, (above, below) = plt.subplots(
         2, 1, figsize=(8, 6), sharex=True, height_ratios=(2, 3), layout="constrained"
     )
+    dots = {"color": ORANGE, "marker": ".", "ls": "", "ms": 5}
+    steps = list(in_jax.lrs)
+    above.plot(steps, in_jax.lrs.values(), color=BLUE, lw=4, alpha=0.45, label="JAX")
+    above.plot(steps[::INTERVAL], list(in_torch.lrs.values())[::INTERVAL], label="PyTorch", **dots)
+    above.plot(branch.lrs.keys(), branch.lrs.values(), color=GREEN, lw=2, label="branch")
+    above.set_title("Learning rate", loc="left")
+    above.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    updates = list(in_jax.held_out)
+    below.plot(updates, in_jax.held_out.values(), color=BLUE, lw=4, alpha=0.45)
+    below.plot(updates, in_torch.held_out.values(), **dots)
+    below.plot(branch.held_out.keys(), branch.held_out.values(), color=GREEN, lw=2)
+    end, last = max(branch.held_out.items())
+    below.plot(end, last, "o", color=GREEN, ms=7, mfc="white")
+    below.annotate(f"{last:.3f}", (end, last), (0, -16), textcoords="offset points", color=GREEN)
+    below.set_title("Held-out loss", loc="left")
+    below.set(xlabel="updates", yscale="log")
+    above.legend(frameon=False, loc="center", bbox_to_anchor=(0.64, 0.4))
     for axes in (above, below):
-        for segment in curve.segments:
-            if segment.kind == "plateau":
-                axes.axvspan(segment.first_step, segment.last_step + 1, color="0.93", lw=0)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
-
-    # Losses of single batches are noisy, so the picture shows means over groups of batches.
-    steps = np.arange(curve.total_steps)
-    group = max(1, len(steps) // 50)
-    whole = len(steps) // group * group
-    grouped_steps = steps[:whole].reshape(-1, group).mean(1)
-    grouped_losses = losses[:, :whole].reshape(2, -1, group).mean(2)
-
-    above.plot(steps, learning_rates[0], color=blue, lw=4, alpha=0.45)
-    above.plot(steps[::group], learning_rates[1, ::group], ".", color=orange, ms=4)
-    above.set_title("Learning rate (plateaus shaded)", loc="left")
-    above.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    below.plot(
-        grouped_steps, grouped_losses[0], color=blue, lw=4, alpha=0.45, label="JAX: flax, optax"
-    )
-    below.plot(
-        grouped_steps,
-        grouped_losses[1],
-        ".",
-        color=orange,
-        ms=4,
-        label="PyTorch: torch.nn, LambdaLR",
-    )
-    below.plot(steps, losses[0], color="0.8", lw=0.6, zorder=1, label="every batch")
-    below.set_title(f"Training loss (mean of {group} batches)", loc="left")
-    below.set(xlabel="step", yscale="log")
-    below.legend(frameon=False)
     program.save_picture(figure, path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--peak", type=float, default=3e-3, help="peak learning rate (0.003)")
-    parser.add_argument("--warmup", type=int, help="warmup steps (a tenth of all)")
-    parser.add_argument(
-        "--plateau",
-        type=float,
-        nargs=2,
-        action="append",
-        metavar=("START", "DURATION"),
-        help="a plateau, in percent of the steps after the warmup; may be repeated (30 20, 70 15)",
-    )
+    parser.add_argument("--steps", type=int, default=1000, help="updates (1000)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=Path("train_digits.png"), metavar="FILE")
+    parser.add_argument("--output", type=Path, default=Path("first_run.png"), metavar="FILE")
     args = parser.parse_args()
-    if args.batch_size < 1 or args.seed < 0:
-        parser.error(
-            f"--batch-size {args.batch_size} must be at least 1, --seed {args.seed} at least 0"
-        )
+    if args.steps < 100 or args.seed < 0:
+        parser.error(f"--steps {args.steps} must be at least 100, --seed {args.seed} at least 0")
     program.check_picture(parser, args.output)
-    try:
-        curve = PlateauCurve(
-            args.steps,
-            warmup_steps=args.steps // 10 if args.warmup is None else args.warmup,
-            plateaus=args.plateau or [(30, 20), (70, 15)],
-            min_lr_ratio=0.01,
-        )
-        schedule = optax_schedule(curve, args.peak)
-    except ValueError as error:
-        parser.error(str(error))
-    print(curve.describe(), end="\n\n")
-
-    images, labels = load_digits(return_X_y=True)
-    images, labels = (images / 16).astype(np.float32), labels.astype(np.int64)
-    random = np.random.default_rng(args.seed)
-    train, test = np.split(random.permutation(len(images)), [1500])
-    epochs = -(-args.steps * args.batch_size // len(train))
-    order = np.concatenate([random.permutation(train) for _ in range(epochs)])
-    batches = order[: args.steps * args.batch_size].reshape(args.steps, args.batch_size)
-
-    jax_network = Network(nnx.Rngs(args.seed))
-    adamw = optax.inject_hyperparams(optax.adamw)(schedule, weight_decay=WEIGHT_DECAY)
-    jax_optimizer = nnx.Optimizer(jax_network, adamw, wrt=nnx.Param)
-
     torch.set_num_threads(1)  # a second thread does not pay for matrices this small
-    torch_network = torch_twin(jax_network)
-    torch_optimizer = torch.optim.AdamW(
-        torch_network.parameters(), lr=args.peak, weight_decay=WEIGHT_DECAY
-    )
-    torch_scheduler = lambda_lr(torch_optimizer, curve)
+    steps, seed = args.steps, args.seed
+    data = Data(steps, seed)
 
-    losses, learning_rates = np.empty((2, args.steps)), np.empty((2, args.steps), np.float32)
-    print("   step  learning rate  loss in JAX  loss in PyTorch")
-    for step, batch in enumerate(batches):
-        x, y = images[batch], labels[batch]
-        losses[0, step], learning_rates[0, step] = jax_update(jax_network, jax_optimizer, x, y)
-        losses[1, step], learning_rates[1, step] = torch_update(
-            torch_network, torch_optimizer, torch_scheduler, torch.tensor(x), torch.tensor(y)
-        )
-        if step % max(1, args.steps // 10) == 0 or step == args.steps - 1:
-            figures = learning_rates[0, step], *losses[:, step]
-            print("{:7d}  {:13.7e}  {:11.6f}  {:15.6f}".format(step, *figures), flush=True)
+    curve = StagedCurve.wsd(steps, warmup_steps=steps // 10, decay_steps="20%")
+    start, end = 3 * steps // 10, steps // 2
+    print("update  learning rate and loss in JAX, and in PyTorch")
+    runs = [
+        JaxRun(seed, optax_schedule(curve, PEAK)),
+        TorchRun(seed, lambda optimizer: lambda_lr(optimizer, curve)),
+    ]
+    (in_jax, in_torch), checkpoint = train(runs, data, 0, steps, checkpoint_at=start)
+    print(f"\nthe cooldown, from the checkpoint of update {start}")
+    cooldown = curve.cooldown(at=start, steps=end - start)
+    finished = TorchRun(seed, lambda optimizer: lambda_lr(optimizer, cooldown))
+    finished.load(checkpoint)
+    (branch,), _ = train([finished], data, start, end)
 
-    with torch.no_grad():
-        torch_guesses = torch_network(torch.tensor(images[test])).argmax(1).numpy()
-    jax_guesses = np.argmax(jax_network(images[test]), 1)
-    differing = np.count_nonzero(
-        learning_rates[0].view(np.int32) != learning_rates[1].view(np.int32)
-    )
-    print()
-    print(f"steps at which the two learning rates differ: {differing} of {args.steps}")
-    print(
-        f"largest difference between the two losses:    {np.abs(losses[0] - losses[1]).max():.1e}"
-    )
-    print(
-        f"test accuracy in JAX:                         {np.mean(jax_guesses == labels[test]):.2%}"
-    )
-    print(
-        "test accuracy in PyTorch:                     "
-        f"{np.mean(torch_guesses == labels[test]):.2%}"
-    )
-    draw_picture(args.output, curve, learning_rates, losses)
-    print(f"picture:                                      {args.output}")
+    differing = sum(in_jax.lrs[step] != in_torch.lrs[step] for step in range(steps))
+    print(f"\nsteps at which the learning rates differ: {differing} of {steps}")
+    for name, run in zip(("JAX", "PyTorch"), runs, strict=True):
+        loss, accuracy = run.evaluate(*data.held_out)
+        print(f"{name} after {steps} updates: held-out loss {loss:.4f}, {accuracy:.2%} right")
+    loss, accuracy = finished.evaluate(*data.held_out)
+    print(f"the branch after {end} updates: held-out loss {loss:.4f}, {accuracy:.2%} right", end="")
+    print(f" ({in_torch.held_out[end // INTERVAL * INTERVAL]:.4f} without the cooldown)")
+
+    at = 6 * steps // 10
+    print(f"\na cosine over {steps} updates, resumed at update {at} as one over {2 * steps}:")
+    cosines = {
+        "optax": lambda total: JaxRun(seed, optax.cosine_decay_schedule(PEAK, total)),
+        "torch": lambda total: TorchRun(seed, lambda adamw: CosineAnnealingLR(adamw, total)),
+        "here": lambda total: TorchRun(seed, lambda adamw: lambda_lr(adamw, PlateauCurve(total))),
+    }
+    resumes = {name: resume_longer(make, data, at, steps) for name, make in cosines.items()}
+    for name, resume in resumes.items():
+        next_lr = "no update" if resume.resumed is None else f"{resume.resumed:.2e}"
+        print(f"{name}: {resume.planned:.2e} -> {next_lr}, {resume.said or 'without a word'}")
+    draw_picture(args.output, in_jax, in_torch, branch)
+    print(f"picture: {args.output}")
+
+    claims = {
+        "the learning rates are equal": differing == 0,
+        "the branch is a finished model": branch.lrs[end - 1] < PEAK / 10,
+        "lambda_lr refuses the resume": resumes["here"].resumed is None,
+    }
+    failed = [claim for claim, holds in claims.items() if not holds]
+    if failed:
+        sys.exit(f"not so: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ _COSTS = {
     "branch_cooldowns.py": (0.6, 0.8),
     "sweep.py": (0.4, 0.5),
     "train_bloom.py": (0.8, 0.7),
-    "train_digits.py": (0.4, 0.7),
+    "first_run.py": (0.3, 0.8),
     "train_flax.py": (0.5, 0.6),
     "train_gpt.py": (0.8, 0.4),
     "train_lstm.py": (0.2, 0.4),

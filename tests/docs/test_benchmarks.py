@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from support.docs.pages import ROOT
 from support.programs import EXAMPLES, run
 from support.trees import assert_equal_trees
 
@@ -21,6 +22,7 @@ SMALL = {
     "step.py": "--rounds 1 --calls 2",
     "gpt2.py": "--tiny",
     "several_lengths.py": "--tiny --seeds 2 --processes 1",
+    "silent_resumes.py": "",
 }
 """The arguments of a small run, by script."""
 
@@ -34,6 +36,12 @@ def test_benchmark_runs(script, tmp_path):
     arguments = SMALL[script].split()
     assert run(BENCHMARKS / script, *arguments, folder=tmp_path, environment=EAGER)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_has_what_schedules_say(tmp_path):
+    printed = run(BENCHMARKS / "silent_resumes.py", folder=tmp_path)
+    _, *table = printed.splitlines()
+    assert "\n".join(table) in (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
 
 
 def load(script, monkeypatch):

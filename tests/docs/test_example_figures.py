@@ -11,7 +11,8 @@ import optax
 import pytest
 from flax import nnx
 from numpy.testing import assert_allclose, assert_array_equal
-from support.programs import EXAMPLES, number_after
+from support.docs.pages import README, sections
+from support.programs import EXAMPLES, number_after, run
 
 from plateau_jax import StagedCurve, optax_schedule, resume_record
 
@@ -19,11 +20,41 @@ pytestmark = pytest.mark.slow
 
 
 def test_same_training_run_in_both_frameworks(ran):
-    _, lines = ran("train_digits.py")
-    assert "steps at which the two learning rates differ: 0 of 60" in lines
-    assert number_after("largest difference between the two losses", lines) < 1e-5
-    assert number_after("test accuracy in JAX", lines) > 70
-    assert number_after("test accuracy in PyTorch", lines) > 70
+    _, lines = ran("first_run.py")
+    assert "steps at which the learning rates differ: 0 of 120" in lines
+    for framework in ("JAX", "PyTorch"):
+        loss = number_after(f"{framework} after 120 updates: held-out loss", lines)
+        assert loss == pytest.approx(
+            number_after("JAX after 120 updates: held-out loss", lines), rel=0.1
+        )
+        assert loss < 1.0
+    (jump,) = [line for line in lines if line.startswith("optax: ")]
+    before, after = re.findall(r"\d\.\d\de-\d\d", jump)
+    assert float(after) > 2 * float(before)
+    (error,) = [line for line in lines if line.startswith("here: ")]
+    assert "ValueError: state_dict cannot resume at step 72" in error
+
+
+def test_readme_shows_what_the_first_run_prints(tmp_path):
+    """But for digits of its losses, which depend on the machine."""
+    printed = without_figures(run(EXAMPLES / "first_run.py", folder=tmp_path))
+    shown = "".join(block.code for block in blocks_of_readme("text"))
+    assert "0 of 1000" in shown
+    for line in without_figures(shown).splitlines():
+        assert line in printed.splitlines()
+
+
+def blocks_of_readme(language):
+    return [
+        block
+        for section in sections(README)
+        for block in section.blocks
+        if block.language == language
+    ]
+
+
+def without_figures(text):
+    return re.sub(r"\b0\.\d{4}\b|\d\d\.\d\d%", "", text)
 
 
 def test_sweep_finds_a_plateau_that_helps(ran):

@@ -17,7 +17,7 @@ from support.programs import EXAMPLES, SMALL_RUNS, Program, assert_rejected, fin
 pytestmark = pytest.mark.slow
 
 WITH_PICTURE = [
-    "train_digits",
+    "first_run",
     "sweep",
     "branch_cooldowns",
     "train_lstm",

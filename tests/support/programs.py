@@ -22,9 +22,7 @@ from plateau_jax import CurveWarning
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SMALL_RUNS = {
-    "train_digits.py": (
-        "--steps 60 --plateau 10 20 --plateau 70 30 --seed 3 --output new/digits.png"
-    ),
+    "first_run.py": "--steps 120 --seed 3 --output new/digits.png",
     "sweep.py": "--steps 40 --batch-size 16 --hidden 24 --rounds 1 --seed 3 --output new/sweep.png",
     "branch_cooldowns.py": (
         "--warmup 20 --stable 120 --cooldowns 10 30 60 --every 5 --seeds 2 --output new/runs.png"

@@ -161,10 +161,12 @@ class PageProgram:
 def programs() -> Iterator[PageProgram]:
     """Yield one program for each section with Python code or with commands and their output.
 
-    The README is one program. `test_commands` runs sections with files.
+    The README is one program; its output is that of the first run. `test_commands` runs sections
+    with files.
     """
     of_readme = [block for section in sections(README) for block in section.blocks]
-    yield _program(Section(README, "", of_readme), [])
+    python = [block for block in of_readme if block.language == "python"]
+    yield _program(Section(README, "", python), [])
     for page in PAGES[1:]:
         introduction, *_ = sections(page)
         for section in sections(page):
