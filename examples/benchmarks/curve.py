@@ -27,7 +27,6 @@ from torch.optim import lr_scheduler
 from plateau_jax import (
     BatchPlan,
     Curve,
-    DataClock,
     HoldBelow,
     HoldUntilFlat,
     PlateauCurve,
@@ -38,7 +37,7 @@ from plateau_jax import (
     scale_by_curve,
     stack,
 )
-from plateau_jax.table.evaluation import CHUNK, Table
+from plateau_jax.table.evaluation import Table
 from torch_bridge import lambda_lr, multiplier, tensors
 
 TOTAL = 1_000_000
@@ -282,49 +281,57 @@ def in_jax_with_holds(rounds: int) -> None:
     show("JAX, scale_by_curve in a fori_loop: ns an update", ["rule", "ns", "ratio to none"], rows)
 
 
-def in_torch(counts: list[int], rounds: int) -> None:
-    # A whole number of windows, so that every round includes the same work of computing ahead.
-    calls = min(rounds, 3) * CHUNK
+class Nothing(torch.optim.Optimizer):
+    """An optimizer whose updates do nothing."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__([{"params": torch.zeros(1)} for _ in range(groups)], {"lr": 1e-3})
+
+    def step(self, closure: object = None) -> None: ...
+
+
+def in_torch(rounds: int) -> None:
+    """Time what a scheduler adds to an update, its hooks included: the least of short rounds."""
+    updates = 50
+    builders: dict[str, Callable[[Nothing], lr_scheduler.LRScheduler]] = {
+        "lambda_lr": lambda optimizer: lambda_lr(optimizer, curve_with(2)),
+        "LambdaLR": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 0.5),
+        "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, TOTAL),
+        "OneCycleLR": lambda optimizer: lr_scheduler.OneCycleLR(
+            optimizer, 1e-3, total_steps=TOTAL, cycle_momentum=False
+        ),
+    }
+
+    def loop(groups: int, build: Callable[[Nothing], object] | None) -> Callable[[int], None]:
+        optimizer = Nothing(groups)
+        scheduler: object = None if build is None else build(optimizer)
+
+        def run(count: int) -> None:
+            if scheduler is None:
+                for _ in range(count):
+                    optimizer.step()
+            else:
+                for _ in range(count):
+                    optimizer.step()
+                    scheduler.step()
+
+        run(200)  # after these updates, `lambda_lr` has no hook any more
+        return run
+
     for groups in (1, 10):
-
-        def sgd(groups: int = groups) -> torch.optim.Optimizer:
-            return torch.optim.SGD([{"params": torch.zeros(1)} for _ in range(groups)], lr=0.1)
-
-        warm = sgd()
-        schedulers = {
-            "LambdaLR, constant lambda": lr_scheduler.LambdaLR(sgd(), lambda step: 1.0),
-            "CosineAnnealingLR": lr_scheduler.CosineAnnealingLR(sgd(), TOTAL),
-            "OneCycleLR": lr_scheduler.OneCycleLR(sgd(), 0.1, TOTAL),
-            "SequentialLR, linear then cosine": lr_scheduler.SequentialLR(
-                warm,
-                [
-                    lr_scheduler.LinearLR(warm, 0.01, total_iters=WARMUP),
-                    lr_scheduler.CosineAnnealingLR(warm, TOTAL - WARMUP),
-                ],
-                [WARMUP],
-            ),
-        }
-        for count in counts:
-            schedulers[f"lambda_lr, {count} plateaus"] = lambda_lr(sgd(), curve_with(count))
-        held = lambda_lr(sgd(), curve_with(2), clock=HoldUntilFlat(10, every=100, limit=100_000))
-        counted, leaping = (
-            lambda_lr(sgd(), curve_with(2), clock=DataClock(4096)) for _ in range(2)
-        )
-        for scheduler in (*schedulers.values(), held, counted, leaping):
-            scheduler.optimizer.step()  # torch warns if the scheduler steps first
-        steps = {
-            name: partial(repeat, calls, scheduler.step) for name, scheduler in schedulers.items()
-        }
-        steps["lambda_lr, 2 plateaus that a loss may hold"] = partial(repeat, calls, held.step, 0.5)
-        name = "lambda_lr, 2 plateaus, DataClock(4096), step(count={})"
-        steps[name.format(4096)] = partial(repeat, calls, partial(counted.step, count=4096))
-        steps[name.format(10**6)] = partial(repeat, calls, partial(leaping.step, count=10**6))
-        seconds = medians(2 * rounds, steps)
-        constant = seconds["LambdaLR, constant lambda"]
+        loops = {name: loop(groups, build) for name, build in builders.items()}
+        loops["none"] = loop(groups, None)
+        least = dict.fromkeys(loops, math.inf)
+        for _ in range(100 * rounds):
+            for name, run in loops.items():
+                begin = time.perf_counter()
+                run(updates)
+                least[name] = min(least[name], (time.perf_counter() - begin) / updates)
+        cost = {name: least[name] - least["none"] for name in builders}
         show(
-            f"PyTorch, scheduler.step() with {groups} parameter group{'s'[: groups - 1]}",
-            ["scheduler", "µs", "ratio to the constant"],
-            [[name, time / calls * 1e6, time / constant] for name, time in seconds.items()],
+            f"PyTorch, a scheduler in an update with {groups} parameter group{'s'[: groups - 1]}",
+            ["scheduler", "µs", "ratio to LambdaLR with a constant lambda"],
+            [[name, time * 1e6, time / cost["LambdaLR"]] for name, time in cost.items()],
         )
 
 
@@ -487,7 +494,7 @@ def main() -> None:
     of_tables(counts, rounds)
     of_parts(["cosine"] if quick else ["cosine", "linear", "all four shapes"], rounds)
     in_jax_with_holds(rounds)
-    in_torch(counts, rounds)
+    in_torch(rounds)
     in_numpy(counts, rounds)
     on_comparisons(rounds)
     if quick:

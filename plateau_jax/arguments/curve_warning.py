@@ -45,15 +45,15 @@ def warn(message: str, category: type[Warning] = CurveWarning) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
-def warn_of_small_end(min_lr_ratio: float) -> None:
-    """Warn about a `min_lr_ratio` in (0, 1e-4), which looks like a learning rate."""
+def warn_of_small_end(ratio: float, argument: str = "min_lr_ratio") -> None:
+    """Warn about a ratio in (0, 1e-4), which looks like a learning rate."""
     # Recipes end at 0.1, 0.01 or 0.001 of the peak, or at 0. A quotient such as 1e-6 / 0.01 is
     # meant as 1e-4, but may round to a little less. A curve may start at any fraction: starts at
     # 1e-5 of the peak are common.
-    if 0 < min_lr_ratio < 1e-4 and not math.isclose(min_lr_ratio, 1e-4):
-        problem = f" = {min_lr_ratio!r} looks like a learning rate, but is a fraction of the peak"
-        advice = f"For a learning rate write min_lr_ratio={min_lr_ratio!r} / peak"
-        warn(Message("min_lr_ratio", f"{problem}. {advice}"))
+    if 0 < ratio < 1e-4 and not math.isclose(ratio, 1e-4):
+        problem = f" = {ratio!r} looks like a learning rate, but is a fraction of the peak"
+        advice = f"For a learning rate write {argument}={ratio!r} / peak"
+        warn(Message(argument, f"{problem}. {advice}"))
 
 
 def _package_of(frame: FrameType) -> str:

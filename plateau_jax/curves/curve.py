@@ -184,6 +184,10 @@ class Curve(Storable):
             TypeError, ValueError: An argument is wrong; an exponential or `"t^-P"` cooldown to 0;
                 derived curves nested more than 64 deep.
 
+        Warns:
+            CurveWarning: The curve is 0 at step `at` already; or `to` is at least 1e-6 and below
+                1e-4, and so looks like a learning rate.
+
         >>> from plateau_jax import PlateauCurve
         >>> stable = PlateauCurve(10_000, warmup_steps=500, plateaus=[(0, 90)])
         >>> stable.cooldown(4000, 1000)([3999, 4000, 4250, 5000])
@@ -205,6 +209,10 @@ class Curve(Storable):
 
         Raises:
             TypeError, ValueError: An argument is wrong; curves with different units.
+
+        Warns:
+            CurveWarning: `scale` is at least 1e-6 and below 1e-3, and so looks like a learning
+                rate.
 
         >>> from plateau_jax import PlateauCurve
         >>> cycle = PlateauCurve(100, warmup_steps=10)

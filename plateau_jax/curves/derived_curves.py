@@ -5,11 +5,14 @@ from typing import final
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP, Message
-from plateau_jax.arguments.curve_warning import warn
+from plateau_jax.arguments.curve_warning import warn, warn_of_small_end
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.numerics import as_level, nearest_float32, rounded
 from plateau_jax.shapes import known_shapes
 from plateau_jax.table.exact_segments import ExactSegment, cut_segments, flat_segment, segment_at
+
+_LEAST_LR = 1e-6
+"""Nobody writes a smaller learning rate; a smaller fraction is computed from other curves."""
 
 
 @final
@@ -52,6 +55,8 @@ class Cooldown(Curve, kind="cooldown"):
         if start == 0:
             advice = "Begin the cooldown at a step at which the curve is above 0"
             warn(Message("at", f" = {at}: the learning rate is 0 there already. {advice}"))
+        if to >= _LEAST_LR:
+            warn_of_small_end(to, "to")
 
     def __repr__(self) -> str:
         arguments = f"{self.at}, {self.steps}, to={self.to!r}, shape={self.shape!r}"
@@ -86,6 +91,9 @@ class Then(Curve, kind="then"):
             *(segment.shifted(first, factor) for segment in other._exact_segments),
         ]
         self._set_segments(segments, _common_unit(curve, other), [curve, other])
+        if _LEAST_LR <= scale < 1e-3:
+            problem = f" = {scale!r} looks like a learning rate, but is a factor of the levels"
+            warn(Message("scale", f"{problem}. For a learning rate write {scale!r} / peak"))
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"

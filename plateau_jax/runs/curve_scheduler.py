@@ -142,9 +142,10 @@ class CurveScheduler:
         """
         with reading_state_of("a CurveScheduler", state_dict):
             state = CURVE_SCHEDULER_FORMAT.read("state_dict", state_dict)
-            now = records_of([self._curve], self._schedules.bases, self._clock)
+            bases = self._schedules.bases
+            now = records_of([self._curve], bases, self._clock)
             updates = checks.at_least("updates", state["updates"], 0)
-            resumed = resume(state, updates, now, self._clock, StateOwner(), strict=strict)
+            resumed = resume(state, updates, now, bases, self._clock, StateOwner(), strict=strict)
         for message in resumed.warnings:
             warn(message)
         self._position = resumed.position

@@ -99,13 +99,18 @@ def dump_records(records: Sequence[Record]) -> list[dict[str, Any]]:
     ]
 
 
-def read_records(name: str, saved: Any) -> list[Record]:
-    """Read a saved record, or a list of records, one for each parameter group."""
+def read_records(name: str, saved: Any, now: Sequence[Record] = ()) -> list[Record]:
+    """Read a saved record, or a list of records, one for each parameter group.
+
+    If the first one has the curve of the run `now`, this curve need not be built again.
+    """
     if not isinstance(saved, list | tuple):
         return [_read_record(name, saved)]
     items = cast("Sequence[Any]", saved)
     records: list[Record] = []
     known: tuple[Any, Curve] | None = None
+    if now:
+        known = now[0].curve.to_dict(), now[0].curve
     for index, item in enumerate(items):
         label = name if len(items) == 1 else f"group {index} of {name}"
         record = _read_record(label, item, known)

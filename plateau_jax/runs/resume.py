@@ -25,7 +25,7 @@ class ResumedRun(NamedTuple):
     position: Position
     """On the present clock."""
     bases: list[float]
-    """The saved base of each parameter group, such as its peak."""
+    """The base of each saved parameter group, such as its peak."""
     warnings: list[str]
 
 
@@ -33,6 +33,7 @@ def resume(
     state: Mapping[str, Any],
     updates: int,
     now: Sequence[Record],
+    bases: Sequence[float],
     clock: CheckedClock,
     owner: StateOwner,
     *,
@@ -43,11 +44,12 @@ def resume(
     A clock that differs from the saved one starts afresh at the saved step.
 
     Args:
-        state: A state with the entries of `dump_position` and `records`; or with `peaks` in place
-            of `records`, if a scheduler without a curve saved it.
+        state: A state with the entries of `dump_position` and `records`. The bases are in the
+            records, or in `base_lrs`. If a scheduler without a curve saved it, it has no `records`.
         updates: The number of updates in the state; -1 if a scheduler waits for its turn in a
             `SequentialLR`.
         now: The record of each parameter group. A state may have fewer: those of the first ones.
+        bases: The present base of each group, which continues if the state has none.
         clock: The clock of all of them.
         owner: Whose state it is.
         strict: False to continue in spite of differences that are errors.
@@ -55,10 +57,7 @@ def resume(
     Raises:
         ValueError: The run cannot continue, or the state is malformed.
     """
-    if "records" in state:
-        records = read_records("records", state["records"])
-    else:
-        records = [Record(None, shortest_decimal(peak), None) for peak in state["peaks"]]
+    records = _read_saved(state, now)
     has_too_many = len(records) > len(now)
     has_none = len(now) > 0 and not records
     if has_too_many or has_none:
@@ -95,8 +94,23 @@ def resume(
     else:  # the states of other rules are dropped, unread
         position = start_position(clock, position.updates, position.step)
         check_consumed(position.consumed(clock))
-    bases = [float(checks.peak("peak_value", record.peak_value)) for record in records]
-    return ResumedRun(position, bases, warnings)
+    saved_bases = [
+        base if record.peak_value is None else float(checks.peak("peak_value", record.peak_value))
+        for record, base in zip(records, bases, strict=False)
+    ]
+    return ResumedRun(position, saved_bases, warnings)
+
+
+def _read_saved(state: Mapping[str, Any], now: Sequence[Record]) -> list[Record]:
+    """Return the saved record of each parameter group, with its base if the state has one."""
+    peaks: Sequence[float] = state.get("base_lrs", ())
+    if "records" not in state:
+        return [Record(None, shortest_decimal(peak), None) for peak in peaks]
+    records = read_records("records", state["records"], now)
+    for index, peak in enumerate(peaks):
+        if records[index].peak_value is None:
+            records[index] = records[index]._replace(peak_value=shortest_decimal(peak))
+    return records
 
 
 def _is_step_used(position: Position, *, has_rules: bool) -> bool:

@@ -11,7 +11,8 @@ To add an entry to a state:
    differs between ranks. For a `lambda_lr`, `read_scheduler_state` says what a state of torch has
    in its place. If the learning rate depends on the entry, add it to `_SAME_ON_ALL_RANKS` in
    `torch_bridge/training/checkpointing/parts.py`.
-2. A state contains a number once: compute what other entries determine.
+2. A state contains a number once: compute what other entries determine. The peaks of a scheduler
+   are in `base_lrs`, as in torch, and not in its records.
 3. Test a run that resumes from a state with the entry.
 
 Do not add fields to the states of `scale_by_curve` or of hold rules: orbax, flax and pickles

@@ -8,7 +8,7 @@ It has the entries of its kind, and no others. A state with a different number, 
 with an unknown one was saved by a different version.
 """
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os import PathLike
@@ -68,13 +68,37 @@ class Format(Generic[State]):
         Raises:
             KeyError: It has no kind.
             TypeError: It is of a different kind.
-            ValueError: A different version saved it.
+            ValueError: A different version saved it, or it is a checkpoint with such a state.
         """
         if not self.is_of(state):
+            check_is_not_around(name, state, self.is_of)
             kind: Any = state["kind"]
             raise TypeError(self.advice.get(kind, f"its kind is {checks.short_repr(kind)}"))
         self.check_version(name, state)
         return cast("State", state)
+
+
+def check_is_not_around(name: str, state: Any, is_wanted: Callable[[Any], bool]) -> None:
+    """Raise a ValueError if a state is a whole checkpoint, with the wanted state in an entry."""
+    path = _path_to(is_wanted, state, depth=3)
+    if path:
+        raise ValueError(f"{name} is a whole checkpoint: load the state in it, {name}{path}")
+
+
+def _path_to(is_wanted: Callable[[Any], bool], value: Any, *, depth: int) -> str | None:
+    """Return where in a value the wanted one is, such as "['scheduler']"; None if nowhere."""
+    if is_wanted(value):
+        return ""
+    entries: Iterable[tuple[Any, Any]] = ()
+    if depth and isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value).items()
+    elif depth and isinstance(value, list | tuple):
+        entries = enumerate(cast("Sequence[Any]", value))
+    for key, inner in entries:
+        path = _path_to(is_wanted, inner, depth=depth - 1)
+        if path is not None:
+            return f"[{key!r}]{path}"
+    return None
 
 
 def check_entries(name: str, state: Mapping[str, Any], required: Collection[str]) -> None:

@@ -116,7 +116,7 @@ def with_skipped_updates():
     [
         (by_own_losses, "part.offset = -5 on rank 0, and -7 on rank 2"),
         (by_own_losses_so_far, "part.hold.0.total = 1.0 on rank 0, and 2.0 on rank 2"),
-        (with_a_peak_of_its_rank, "part.records.0.peak_value = 0.5 on rank 0, and 0.75 on rank 2"),
+        (with_a_peak_of_its_rank, "part.base_lrs.0 = 0.5 on rank 0, and 0.75 on rank 2"),
         (with_more_steps, "part.last_epoch = 3 on rank 0, and 4 on rank 2"),
         (with_more_updates, "part.schedule.updates = 3 on rank 0, and 4 on rank 2"),
         (with_skipped_updates, "part.state.skipped = 4 on rank 0, and 5 on rank 2"),

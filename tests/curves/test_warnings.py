@@ -83,6 +83,31 @@ def test_end_like_learning_rate_warns(ratio):
         assert message.endswith(f"write min_lr_ratio={ratio!r} / peak")
 
 
+@given(st.floats(0, 1))
+@example(9.99e-5)
+@example(1e-6)
+def test_cooldown_to_a_learning_rate_warns(ratio):
+    stable = StagedCurve([(10, 1.0), (90,)])
+    messages = warnings_of(stable.cooldown, 50, 10, to=ratio)
+    assert len(messages) == (1e-6 <= ratio < 1e-4 * (1 - 1e-9))
+    for message in messages:
+        assert message.startswith(f"to = {ratio!r} looks like a learning rate")
+        assert message.endswith(f"write to={ratio!r} / peak")
+
+
+@given(st.floats(0, 1, exclude_min=True))
+@example(1e-3)
+@example(9.99e-4)
+@example(1e-6)
+def test_scale_like_learning_rate_warns(scale):
+    curve = PlateauCurve(100)
+    messages = warnings_of(curve.then, curve, scale=scale)
+    assert len(messages) == (1e-6 <= scale < 1e-3)
+    for message in messages:
+        assert message.startswith(f"scale = {scale!r} looks like a learning rate")
+        assert message.endswith(f"write {scale!r} / peak")
+
+
 @given(st.floats(1e-12, 10).map(np.float32).map(float))
 def test_end_may_be_a_rounded_quotient(peak):
     assert warnings_of(PlateauCurve, 100, min_lr_ratio=1e-4 * peak / peak) == []

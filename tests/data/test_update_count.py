@@ -3,6 +3,7 @@
 import pytest
 from support.curves.requirements import AN_INTEGER, at_least
 from support.wrong import wrong
+from torch.utils.data import DataLoader, IterableDataset
 
 from torch_bridge import count_updates
 
@@ -10,6 +11,17 @@ from torch_bridge import count_updates
 @pytest.mark.parametrize("loader", [3.0, "100"])
 @wrong(TypeError)
 def test_loader_without_a_length(loader):
+    count_updates(loader, 1)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self):
+        return iter(range(10))
+
+
+@pytest.mark.parametrize("loader", [Stream(), DataLoader(Stream())])
+@wrong(TypeError, "pass the number of batches instead of the loader")
+def test_loader_of_a_stream(loader):
     count_updates(loader, 1)
 
 

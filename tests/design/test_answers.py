@@ -191,6 +191,7 @@ def test_any_field_value_gets_an_answer(curve, data):
         assert described.to_dict() == answer["curve"]
 
 
+@pytest.mark.filterwarnings("ignore:scale = :plateau_jax.CurveWarning")
 @given(st.floats(0, 1, exclude_min=True), st.floats(1e-37, 1e38))
 def test_answers_are_json(scale, peak):
     """JSON has neither infinity nor NaN."""

@@ -110,6 +110,14 @@ def test_steps_that_do_not_fit(mistake, build, is_resumed):
     check_advice(messages[0], build, is_often=mistake["steps"] > mistake["updates"])
 
 
+@pytest.mark.parametrize("total", [11, 20, 100, 167, 168, 1000])
+def test_warmup_that_is_never_stepped(optimizer, total):
+    """However short the curve, every update would run at 0."""
+    scheduler = lambda_lr(optimizer, PlateauCurve(total, warmup_steps=10))
+    with warns_once(called("0")):
+        repeat(optimizer, scheduler, times=1, updates=300, steps=0)
+
+
 def test_unit_that_is_too_large(optimizer):
     scheduler = lambda_lr(optimizer, CURVE, clock=DataClock(10**6, count=10))
     stuck = (
@@ -123,18 +131,17 @@ def test_unit_that_is_too_large(optimizer):
 # Training past the end.
 
 
-def test_training_past_the_end():
+@pytest.mark.parametrize("is_in_charge", [True, False])
+def test_training_past_the_end(is_in_charge):
     """The warning waits until the scheduler is in charge."""
     optimizer = optimizer_with([0.5])
     scheduler = lambda_lr(optimizer, PlateauCurve(20))
-    past = (
-        "^the curve has total_steps = 20, but training continues at step 64, with every learning "
-    )
-    with warns_once(f"{past}rate at 0"):
-        advance(optimizer, scheduler, 32)
-        # When the first warning would be due.
-        optimizer.param_groups[0]["lr"] = 1e-3
-        advance(optimizer, scheduler, 68)
+    past = "^the curve has total_steps = 20, but training continues at step {}, with every learning"
+    with warns_once(past.format(31 if is_in_charge else 63)):
+        advance(optimizer, scheduler, 31)
+        if not is_in_charge:
+            optimizer.param_groups[0]["lr"] = 1e-3
+        advance(optimizer, scheduler, 69)
 
 
 def test_training_past_the_end_at_a_floor(optimizer):

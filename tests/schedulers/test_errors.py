@@ -13,7 +13,12 @@ from support.training.steps import through_file
 from support.trees import assert_equal_trees
 from support.wrong import raises, wrong
 from torch.optim import AdamW
-from torch.optim.lr_scheduler import ChainedScheduler, OneCycleLR
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    LambdaLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+)
 
 from plateau_jax import CurveWarning, DataClock, HoldUntilFlat, PlateauCurve
 from torch_bridge import follow, lambda_lr
@@ -57,8 +62,17 @@ def test_wrong_argument_of_lambda_lr(optimizer, error, parts, arguments):
     [
         (TypeError, ["key = ", NOT_A_KEY], {"key": ("betas", -1)}),
         (TypeError, ["key = ", NOT_A_KEY], {"key": 3}),
-        (ValueError, ["param_groups[0] has no decay"], {"key": "decay"}),
+        (
+            ValueError,
+            ["param_groups[0] has no decay, nor has any other", "'lr', 'betas', 'eps'"],
+            {"key": "decay"},
+        ),
         (ValueError, ["param_groups[0] has no betas[2]"], {"key": ("betas", 2)}),
+        (
+            TypeError,
+            ["betas of param_groups[0] = (0.9, 0.999) must be", '("betas", 0) or ("betas", 1)'],
+            {"key": "betas"},
+        ),
         (ValueError, ["key = 'lr'", "use lambda_lr"], {"key": "lr"}),
         (ValueError, ["key = 'initial_lr'", "use lambda_lr"], {"key": "initial_lr"}),
         (TypeError, ["curve = 'cosine' must be a Curve"], {"curve": "cosine"}),
@@ -174,6 +188,27 @@ def test_state_of_torch_without_a_peak(scheduler):
     scheduler.rejects(one_cycle.state_dict(), "base_lrs are not the peaks", *instead)
 
 
+def test_state_of_reduce_on_plateau(scheduler):
+    """Its `last_epoch` does not count updates."""
+    plateau = ReduceLROnPlateau(optimizer_with([0.1, 0.1]))
+    plateau.step(1.0)
+    instead = ["last_epoch=n - 1), and then ", "scheduler.set_peak(peak) after n updates"]
+    scheduler.rejects(plateau.state_dict(), "no base_lrs", *instead)
+
+
+@pytest.mark.parametrize("name", ["scheduler", "follower"])
+def test_whole_checkpoint(name):
+    saved = Saved(name)
+    nested = {"epoch": 3, "parts": [{"model": {}}, saved.state]}
+    saved.rejects({"optimizer": {}, "schedule": saved.state}, "state_dict['schedule']")
+    saved.rejects(nested, "a whole checkpoint: ", "state_dict['parts'][1]")
+
+
+def test_whole_checkpoint_of_torchs_scheduler(scheduler):
+    states = ChainedScheduler([LambdaLR(optimizer_with([0.1]), float)]).state_dict()
+    scheduler.rejects({"epoch": 3, "lr_schedulers": [states]}, "state_dict['lr_schedulers'][0]")
+
+
 @pytest.mark.parametrize("state", [{"base_lrs": [0.1]}, {"_schedulers": []}])
 def test_state_without_a_counter(scheduler, state):
     part = "not the state of a scheduler: it has no 'last_epoch'"
@@ -208,6 +243,11 @@ def test_state_in_a_chain_is_compared():
         ("scheduler", "consumed", 77),
         ("scheduler", "peak_was_set", None),
         ("scheduler", "in_charge", 1),
+        ("scheduler", "in_charge", [True]),
+        ("scheduler", "_last_lr", [0.5]),
+        ("scheduler", "_step_count", -1),
+        ("scheduler", "base_lrs", [0.5, -1.0]),
+        ("scheduler", "base_lrs", [0.5]),
         ("held", "hold", []),
         ("counted", "consumed", -1),
         ("follower", "key", "momentum"),

@@ -189,17 +189,11 @@ class Program:
             self.scheduler.get_lr()
             repr(self.scheduler)
 
-    def check_update(self, *_):
-        """Check the values that an update uses: new groups have theirs by now."""
-        self.model.meet(self.multiplier(), writes=True)
-        self.check()
-
     # All that a program may do.
 
     def update(self, count=5, metric=0.75):
-        hook = self.optimizer.register_step_pre_hook(self.check_update)  # after the scheduler's
         self.optimizer.step()
-        hook.remove()
+        self.check()  # new groups have theirs from the next step on
         self.step(count, metric)
 
     def step(self, count=5, metric=0.75):
@@ -217,7 +211,8 @@ class Program:
         self.update(count=20, metric=0.25)
 
     def add(self):
-        group = self.new_group(0.875)
+        base = 0.875 if self.setting.is_sequence else None  # it may be the second one's turn
+        group = self.new_group(0.875, initial=base)
         self.optimizer.add_param_group(group.options)
         self.model.present.append(group)
 

@@ -157,6 +157,29 @@ def test_updates_before_the_scheduler(optimizer):
     advance(optimizer, scheduler, 60)
 
 
+@every_builder
+def test_scheduler_that_is_not_used(build, optimizer):
+    """It was built first, and another one is stepped."""
+    unused = build(optimizer, CURVE)
+    scheduler = build(optimizer, LONG)
+    advance(optimizer, scheduler, 400)
+    assert unused.get_last_lr()[0] == pytest.approx(0.1 * CURVE(0))
+
+
+def test_hook_is_gone_after_its_last_check():
+    optimizer = optimizer_with([0.1, 0.1])
+    scheduler = lambda_lr(optimizer, LONG)
+    advance(optimizer, scheduler, 168)
+    assert len(optimizer._optimizer_step_pre_hooks) == 1
+    advance(optimizer, scheduler)
+    assert not optimizer._optimizer_step_pre_hooks
+    scheduler.load_state_dict(scheduler.state_dict())  # the count begins again
+    advance(optimizer, scheduler, 168)
+    assert len(optimizer._optimizer_step_pre_hooks) == 1
+    advance(optimizer, scheduler)
+    assert not optimizer._optimizer_step_pre_hooks
+
+
 # States.
 
 

@@ -6,6 +6,7 @@
 import copy
 import io
 import pickle
+import warnings
 from functools import partial
 
 import numpy as np
@@ -164,6 +165,113 @@ def test_step_in_a_state_may_be_edited():
     state["last_epoch"] += 7
     scheduler.load_state_dict(state)
     assert lrs_of(optimizer) == learning_rates([0.5], CURVE, 19)
+
+
+def test_state_has_the_entries_of_torch():
+    """Programs log them."""
+    optimizers = [optimizer_with([0.5, 0.25]) for _ in range(2)]
+    schedulers = [lambda_lr(optimizers[0], CURVE), LambdaLR(optimizers[1], CURVE)]
+    for optimizer, scheduler in zip(optimizers, schedulers, strict=True):
+        advance(optimizer, scheduler, 12)
+    state, expected = (scheduler.state_dict() for scheduler in schedulers)
+    for entry in ("last_epoch", "_step_count", "base_lrs", "_last_lr"):
+        assert state[entry] == pytest.approx(expected[entry], rel=1e-6)
+    assert all(record["peak_value"] is None for record in state["records"])
+
+
+@given(
+    edits=st.sets(st.sampled_from(["base_lrs", "initial_lr", "lr"])),
+    optimizer_first=st.booleans(),
+    make_base=st.sampled_from([float, torch.tensor, np.float32]),
+    updates=st.integers(1, 40),
+)
+def test_peak_in_a_state_may_be_edited(edits, optimizer_first, make_base, updates):
+    """That in the scheduler's state counts, whatever the groups contain, as in torch."""
+
+    def start():
+        optimizer = optimizer_with([0.5, 0.25])
+        return optimizer, lambda_lr(optimizer, CURVE)
+
+    def load():
+        optimizer, scheduler = start()
+        parts = [optimizer, scheduler] if optimizer_first else [scheduler, optimizer]
+        for part in parts:
+            part.load_state_dict(states[0] if part is optimizer else states[1])
+        return optimizer, scheduler
+
+    optimizer, scheduler = start()
+    advance(optimizer, scheduler, updates)
+    states = copy.deepcopy([optimizer.state_dict(), scheduler.state_dict()])
+    for group in states[0]["param_groups"]:
+        for name in edits - {"base_lrs"}:
+            group[name] *= 0.125
+    peaks = [0.5, 0.25]
+    if "base_lrs" in edits:
+        peaks = [0.0625, 0.03125]
+        states[1]["base_lrs"] = list(map(make_base, peaks))
+        with pytest.warns(CurveWarning, match=r"different peak: group 0 .* now 0\.5"):
+            optimizer, scheduler = load()
+    else:
+        optimizer, scheduler = load()
+    assert scheduler.base_lrs == peaks
+    optimizer.step()
+    scheduler.step()
+    assert lrs_of(optimizer) == learning_rates(peaks, CURVE, updates + 1)
+
+
+@given(
+    changes=st.lists(st.sampled_from(["add", "freeze", "step", "update"]), max_size=6),
+    bases_change=st.booleans(),
+    optimizer_first=st.booleans(),
+    peak=st.sampled_from([0.5, 0.25, 0.75]),
+)
+def test_resume_between_any_two_lines_keeps_values(changes, bases_change, optimizer_first, peak):
+    """What the next update uses, before `step()` has given the groups the values of the curve."""
+    optimizer = optimizer_with([0.5, 0.25])
+    scheduler = lambda_lr(optimizer, LINEAR)
+    for change in ["update", *changes]:
+        if change == "add":
+            optimizer.add_param_group({"params": [new_parameter()], "lr": peak})
+        elif change == "freeze":
+            optimizer.param_groups[0]["lr"] = 0.0
+        else:
+            if change == "update":
+                optimizer.step()
+            scheduler.step()
+    if bases_change and len(scheduler.base_lrs) == len(optimizer.param_groups):
+        scheduler.base_lrs[0] *= 0.5
+    resumed = optimizer_with([0.5, 0.25, *[peak] * (len(optimizer.param_groups) - 2)])
+    again = lambda_lr(resumed, LINEAR)
+    parts = [(resumed, optimizer.state_dict()), (again, through_file(scheduler.state_dict()))]
+    if not optimizer_first:
+        parts.reverse()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CurveWarning)  # written bases
+        for part, state in parts:
+            part.load_state_dict(state)
+    assert lrs_of(resumed) == lrs_of(optimizer)
+    for run in ((optimizer, scheduler), (resumed, again)):
+        advance(*run, 2)
+    assert lrs_of(resumed) == lrs_of(optimizer)
+
+
+def test_new_scheduler_takes_over_from_an_old_one():
+    """On the same optimizer, whose groups the new one has overwritten when it was built."""
+    optimizer = optimizer_with([0.5, 0.25])
+    old = lambda_lr(optimizer, LINEAR)
+    advance(optimizer, old, 70)
+    new = lambda_lr(optimizer, LINEAR)
+    new.load_state_dict(old.state_dict())
+    assert lrs_of(optimizer) == learning_rates([0.5, 0.25], LINEAR, 70)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_tensors_in_the_state_of_torchs_scheduler(dtype):
+    old = inverse_decay(optimizer_with([torch.tensor(0.5, dtype=dtype)]))
+    scheduler = lambda_lr(optimizer_with([0.5]), CURVE)
+    with pytest.warns(CurveWarning, match="without a curve"):
+        scheduler.load_state_dict(old.state_dict())
+    assert scheduler.base_lrs == [0.5]
 
 
 def test_state_of_a_follower_with_a_group_that_has_no_curve():

@@ -13,7 +13,7 @@ from support.training.steps import through_file
 from torch.optim import lr_scheduler as torchs
 from torch.optim.swa_utils import SWALR
 
-from plateau_jax import DataClock, HoldBelow
+from plateau_jax import DataClock, HoldBelow, PlateauCurve
 from torch_bridge import follow, lambda_lr
 
 
@@ -98,10 +98,28 @@ def test_resume_with_other_schedulers_matches(
     resumed = start(branch)
     # Under another curve, the optimizer's state comes first.
     load(resumed, states, in_order=optimizer_first or branch != CURVE)
-    steps = range(saved_at, saved_at + 30)
+    steps = range(saved_at, saved_at + 24)
     lrs = run(resumed, steps)
     expected = run(uninterrupted, steps)
     assert lrs == expected
+
+
+def test_loaded_value_that_is_the_peak_is_kept():
+    """It is that of the second scheduler, and what the first one wrote when it was built."""
+
+    def start():
+        optimizer = optimizer_with([0.5])
+        scheduler = lambda_lr(optimizer, PlateauCurve(100))
+        return optimizer, sequence(optimizer, scheduler, torchs.ConstantLR(optimizer, 1.0))
+
+    optimizer, stepped = start()
+    for _ in range(30):
+        optimizer.step()
+        stepped.step()
+    optimizer.param_groups[0]["lr"] = 0.5
+    resumed = start()
+    load(resumed, [optimizer.state_dict(), stepped.state_dict()], in_order=True)
+    assert lrs_of(resumed[0]) == [0.5]
 
 
 def load(parts, states, *, in_order):

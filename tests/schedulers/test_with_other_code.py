@@ -15,6 +15,7 @@ from support.schedulers.runs import (
 )
 from support.training.models import Net, mean_loss
 from support.training.steps import through_file
+from support.wrong import raises
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 
@@ -24,29 +25,54 @@ from torch_bridge import TrainStep, follow, lambda_lr
 LINEAR = PlateauCurve(200, decay_shape="linear")
 
 
-def add_group(optimizer, lr):
-    optimizer.add_param_group({"params": [new_parameter()], "lr": lr})
-
-
 # Groups that change under a different scheduler, or one by one.
 
 
-def test_group_added_under_another_scheduler_is_left_to_it():
+@pytest.mark.parametrize("has_base", [False, True])
+def test_group_added_under_another_scheduler_needs_its_base(has_base):
     """This library's scheduler waits for its turn in a `SequentialLR`."""
     optimizer = optimizer_with([0.5])
     first = ConstantLR(optimizer, 0.5)
     second = lambda_lr(optimizer, CURVE)
     sequence = SequentialLR(optimizer, [first, second], [4])
     advance(optimizer, sequence, 2)
-    add_group(optimizer, 0.25)
+    group = {"params": [new_parameter()], "lr": 0.125}
+    if has_base:
+        group["initial_lr"] = 0.25
+    optimizer.add_param_group(group)
     lrs_before = lrs_of(optimizer)
     optimizer.step()
     assert lrs_of(optimizer) == lrs_before
-    for group in optimizer.param_groups:
-        group["lr"] *= 0.5  # as the scheduler in charge may do
     # As the sequence does, but for the first scheduler, of torch, which accepts no new groups.
-    second.step()
-    assert lrs_of(optimizer) == learning_rates([0.5, 0.25], CURVE, 0)
+    if has_base:
+        second._update_lr(0)
+        assert lrs_of(optimizer) == learning_rates([0.5, 0.25], CURVE, 0)
+    else:
+        with raises(ValueError, 'add it with "initial_lr"', unchanged=[optimizer]):
+            second._update_lr(0)
+
+
+def test_group_added_again_before_a_load_needs_no_base():
+    """The state has the base, also if the scheduler waits for its turn when it is loaded."""
+
+    def build():
+        optimizer = optimizer_with([0.5])
+        schedulers = [lambda_lr(optimizer, LINEAR), lambda_lr(optimizer, CURVE)]
+        return optimizer, SequentialLR(optimizer, schedulers, [2])
+
+    def add(optimizer):
+        optimizer.add_param_group({"params": [new_parameter()], "lr": 0.25})
+
+    earlier, sequence = build()
+    advance(earlier, sequence, 4)
+    add(earlier)
+    advance(earlier, sequence, 3)
+    optimizer, resumed = build()
+    add(optimizer)
+    resumed.load_state_dict(sequence.state_dict())
+    optimizer.load_state_dict(earlier.state_dict())
+    advance(optimizer, resumed)
+    assert lrs_of(optimizer) == learning_rates([0.5, 0.25], CURVE, 6)
 
 
 # Factors of an option in the groups.
@@ -97,8 +123,9 @@ def test_factor_warns_with_its_remedy(key, option, make_value):
     assert values == learning_rates([0.5, 0.25, 0.125], LINEAR, 1)
 
     optimizer.add_param_group({"params": [new_parameter()], key: 0.5})
+    optimizer.step()
     with pytest.warns(CurveWarning, match=f"1 of 1 .* have a factor {key}"):
-        optimizer.step()
+        part.step()
 
 
 def test_factor_in_a_group_of_a_training_step_warns():

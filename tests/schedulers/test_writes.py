@@ -98,16 +98,23 @@ def test_wrong_base_is_an_error(run):
 # Groups that are added.
 
 
-def test_added_group_has_its_value_from_its_first_update_on(run):
-    """Whatever the program reads before; and its value may be written until then."""
+def test_added_group_follows_from_the_next_step_on(run):
+    """Whatever the program reads before; and its value may be written until then, as in torch."""
     run.optimizer.add_param_group(new_group(**{run.key: 0.75}))
     for read in (run.scheduler.get_last_lr, run.scheduler.get_lr, run.scheduler.state_dict):
         read()
     run.groups[2][run.key] = 1.0
     run.optimizer.step()
-    assert run.values() == on_line(UPDATES, 0.5, 0.25, 1.0)
+    assert run.values() == [*on_line(UPDATES, 0.5, 0.25), 1.0]
     run.scheduler.step()
     assert run.values() == on_line(UPDATES + 1, 0.5, 0.25, 1.0)
+
+
+def test_group_added_before_a_step_has_its_value_from_its_first_update_on(run):
+    run.optimizer.step()
+    run.optimizer.add_param_group(new_group(**{run.key: 0.75}))
+    run.scheduler.step()
+    assert run.values() == on_line(UPDATES + 1, 0.5, 0.25, 0.75)
 
 
 @pytest.mark.parametrize("base", [0.75, 1.0])
@@ -168,9 +175,8 @@ def test_copied_base_is_deleted(run):
 def test_curve_per_group_has_none_for_a_new_group():
     run = started(SchedulerRun, [LINE, LINE])
     run.optimizer.add_param_group(new_group(lr=0.75))
-    for call in (run.optimizer.step, run.scheduler.step):
-        with raises(ValueError, "param_groups[2] is new", NEW_SCHEDULER, unchanged=[run.optimizer]):
-            call()
+    with raises(ValueError, "param_groups[2] is new", NEW_SCHEDULER, unchanged=[run.optimizer]):
+        run.scheduler.step()
     old = run.scheduler
     run.curve = [LINE, LINE, WARMUP]
     run.scheduler = run.new_scheduler()
@@ -224,8 +230,10 @@ def test_lists_may_be_replaced_by_equal_ones(run):
 
 def test_replaced_optimizer_is_an_error(run):
     new = started(type(run))
-    with raises(ValueError, NEW_SCHEDULER, unchanged=[run.optimizer]):
-        run.scheduler.optimizer = new.optimizer
+    old, run.scheduler.optimizer = run.scheduler.optimizer, new.optimizer
+    with raises(ValueError, NEW_SCHEDULER, unchanged=[old, new.optimizer]):
+        run.scheduler.step()
+    run.scheduler.optimizer = old
     run.train(1)
     assert run.values() == on_line(UPDATES + 1, 0.5, 0.25)
     new.scheduler.load_state_dict(run.scheduler.state_dict())

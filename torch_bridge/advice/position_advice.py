@@ -37,7 +37,7 @@ def end_message(
         updates: The number of updates.
         builder: As in `advise_hint`.
     """
-    if not is_past_end(curves, step):
+    if step < first_step_past_end(curves):
         return ""
     total = max(curve.total_steps for curve in curves)
     needed = "has updates: total_steps = count_updates(loader, epochs)"
@@ -64,13 +64,11 @@ def end_message(
     )
 
 
-def is_past_end(curves: Sequence[Curve], step: int) -> bool:
-    """Return True if a step is more than 10 steps and 1 % past the end of all curves."""
-    if not curves:  # the optimizer has no parameter groups
-        return False
-    total = max(curve.total_steps for curve in curves)
+def first_step_past_end(curves: Sequence[Curve]) -> int:
+    """Return the first step that is more than 10 steps and 1 % past the end of all curves."""
+    total = max((curve.total_steps for curve in curves), default=checks.MAX_STEP)
     # A run may train a little longer on purpose, or to a round number of updates.
-    return step > total + max(10, total // 100)
+    return total + max(10, total // 100) + 1
 
 
 def stuck_message(step: int, unit: int, consumed: int) -> str:

@@ -1,59 +1,58 @@
 """Warnings about a scheduler whose steps do not fit the updates of its optimizer.
 
-Each is given before an update:
+Each is given before an update, or when the scheduler is stepped:
 
     update 0      a value is neither the base nor what a scheduler wrote last
     update 1      the optimizer was loaded, and the scheduler starts at step 0 without its state
     update 57     the scheduler has made at least 1.5 times as many steps
     update 168    it has made at most a tenth as many, although more would have changed a value; or
-                  the unit is so large that the curve stays where all learning rates are 0
-    every 32nd    the step is far past the end (`end_message` has the rule), once; never if it was
+                  it has made none, and all learning rates are 0; or the unit is so large that the
+                  curve stays where they are 0
+    a step        the step is far past the end (`end_message` has the rule), once; never if it was
                   past the end when the count began
 
-Updates are counted from when the scheduler was built, moved or loaded, or its peaks were set.
-While a different scheduler has written the groups, no warning is given. Updates of a compiled
-optimizer, or of one without hooks, are not counted.
+Updates are counted from when the scheduler was built, copied, moved or loaded, or its peaks were
+set, by a hook on the optimizer, which the first step after update 168 removes. While a different
+scheduler has written the groups, no warning is given. Updates of a compiled optimizer, or of one
+without hooks, are not counted.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import Any
 
 import numpy as np
 import torch
+from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
-from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import CheckedClock
 from plateau_jax.clocks.position import Position
-from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.record import shortest_decimal
 from plateau_jax.runs.schedules import Schedules
 from torch_bridge.advice.position_advice import (
     advise_hint,
     describe_updates,
-    end_message,
-    is_past_end,
     start_message,
     stuck_message,
 )
-from torch_bridge.groups.optimizers import updates_made
+from torch_bridge.groups.optimizers import groups_of, unwrap, updates_made
 from torch_bridge.groups.options import one_if_equal
 
 _TOO_MANY_CHECK = 57
 """Before this update, a check for too many steps."""
 _TOO_FEW_CHECK = 168
-"""Before this update, a check for too few steps."""
-_PAST_END_INTERVAL = 32
-"""Every 32 updates, a check for a run past the end of its curve."""
+"""Before this update, a check for too few steps, the last one."""
 
 
 class StepAdvice:
-    """The warnings of one scheduler.
+    """The warnings before the updates of one scheduler's optimizer, from a position on.
 
     Args:
-        optimizer: Its optimizer.
-        clock: Its clock.
-        position: Where it starts.
+        clock: The clock of the scheduler.
+        began: Where it is when the count begins.
         value_message: The warning before update 0, or "".
         was_loaded: True if the optimizer seems to have been loaded before the scheduler was built.
         counts_steps: False to give only the warning before update 0.
@@ -61,74 +60,54 @@ class StepAdvice:
 
     def __init__(
         self,
-        optimizer: Optimizer,
         clock: CheckedClock,
-        position: Position,
-        *,
+        began: Position,
         value_message: str,
+        *,
         was_loaded: bool,
         counts_steps: bool,
     ) -> None:
-        self._optimizer = optimizer
         self._clock = clock
-        self.restart(position)
+        self._began = began
         self._value_message = value_message
         self._was_loaded = was_loaded
-        self._counts_steps = counts_steps
-        self._has_warned_of_end = False
-
-    def restart(self, position: Position) -> None:
-        """Count from here: the scheduler has moved, its state was loaded, or its base was set."""
-        self._began = position
-        self._value_message = ""
-        self._was_loaded = False
+        self._last_check = _TOO_FEW_CHECK if counts_steps else 0
         self._updates = 0
 
-    def note_load(self) -> None:
-        """Note that the optimizer loaded values that the scheduler did not write."""
-        self._was_loaded = self._began.updates <= 0
+    @property
+    def has_counted_all(self) -> bool:
+        """True after the last check."""
+        return self._updates > self._last_check
 
-    def before_update(
-        self, position: Position, schedules: Schedules, is_in_charge: Callable[[], bool]
-    ) -> None:
-        """Count an update, and give the warning that is due before it.
+    def count_update(
+        self,
+        optimizer: Optimizer,
+        position: Position,
+        schedules: Schedules,
+        has_loaded: Callable[[], bool],
+    ) -> str:
+        """Count an update, and return the warning that is due before it, or "".
 
         Args:
+            optimizer: The optimizer.
             position: Where the scheduler is.
             schedules: Its schedules as of its last step, without later changes by the program.
-            is_in_charge: Returns True if no other scheduler has written the groups since.
+            has_loaded: Returns True if the optimizer has loaded values that it did not write.
         """
         updates = self._updates
         self._updates += 1
-        checks_end = updates > 0 and updates % _PAST_END_INTERVAL == 0
-        if not checks_end and updates not in (0, 1, _TOO_MANY_CHECK, _TOO_FEW_CHECK):
-            return
-        if _is_capturing():
-            return
-        message = self._message(position, schedules, updates)
-        if message and is_in_charge():
-            self._has_warned_of_end |= checks_end
-            warn(message)
-
-    def _message(self, position: Position, schedules: Schedules, updates: int) -> str:
-        """Return the warning that is due before an update, or ""."""
-        if updates == 0 and position.updates == self._began.updates:
-            return self._value_message
-        if not self._counts_steps or position.updates < 0:
+        if updates == 0:
+            self._was_loaded |= self._began.updates <= 0 and has_loaded()
+            return self._value_message if position.updates == self._began.updates else ""
+        if updates > self._last_check or position.updates < 0:
             return ""
         if updates == 1 and self._was_loaded and position.updates <= 1:
-            return self._load_message(schedules.bases)
-        if updates <= 1 or not any(schedules.bases):
-            return ""
-        if updates == _TOO_MANY_CHECK:
+            return self._load_message(optimizer, schedules.bases)
+        if updates == _TOO_MANY_CHECK and any(schedules.bases):
             return self._too_many_steps_message(position, updates)
-        if updates == _TOO_FEW_CHECK:
+        if updates == _TOO_FEW_CHECK and any(schedules.bases):
             return self._too_few_steps_message(position, schedules, updates)
-        if self._has_warned_of_end or is_past_end(schedules.curves, self._began.step):
-            return ""
-        return end_message(
-            schedules.curves, self._clock.unit, position.step, position.updates, "lambda_lr"
-        )
+        return ""
 
     def _too_many_steps_message(self, position: Position, updates: int) -> str:
         steps, moved = self._steps_until(position)
@@ -149,8 +128,7 @@ class StepAdvice:
                 return ""
             consumed = position.consumed(self._clock) - self._began.consumed(self._clock)
             return f"{_describe_calls(steps, updates)}, and {stuck_message(step, unit, consumed)}"
-        last = self._began.step + updates
-        if 10 * steps > updates or not _would_change(schedules.curves, step, last):
+        if 10 * steps > updates or not self._would_change(schedules, step, updates):
             return ""
         remedy = ", with total_steps = count_updates(loader, epochs)"
         return _steps_message(unit, steps, updates, remedy)
@@ -162,9 +140,22 @@ class StepAdvice:
             return steps, steps  # also those that a hold rule has held
         return steps, position.step - self._began.step
 
-    def _load_message(self, bases: Sequence[float]) -> str:
+    def _would_change(self, schedules: Schedules, step: int, updates: int) -> bool:
+        """Return True if a step for each update would have changed a value.
+
+        If they would have passed the end, a step may be meant to be an epoch of many updates. But
+        updates before the first step change nothing if their learning rates are 0.
+        """
+        last = self._began.step + updates
+        end = max(curve.total_steps for curve in schedules.curves)
+        if last > end and (step > self._began.step or any(schedules.values_at(step))):
+            return False
+        ahead = range(step, min(last, end) + 1)
+        return len(ahead) > 0 and any(np.ptp(curve(ahead)) for curve in schedules.curves)
+
+    def _load_message(self, optimizer: Optimizer, bases: Sequence[float]) -> str:
         """Return the warning about an optimizer that was loaded without its scheduler's state."""
-        made = updates_made(self._optimizer)
+        made = updates_made(optimizer)
         peak = one_if_equal([shortest_decimal(base) for base in bases])
         advice = "load the scheduler's state, scheduler.load_state_dict(state)"
         seen = "the optimizer was loaded"
@@ -193,18 +184,45 @@ def _steps_message(unit: int | None, steps: int, updates: int, remedy: str) -> s
     )
 
 
-def _would_change(curves: Sequence[Curve], step: int, last: int) -> bool:
-    """Return True if a step for each update would have changed a value, before the curve's end."""
-    if not step <= last <= max(curve.total_steps for curve in curves):
-        return False
-    return any(np.ptp(curve(range(step, last + 1))) for curve in curves)
+def count_updates(
+    advice: StepAdvice, optimizer: Optimizer, method: MethodType
+) -> Callable[[], Any]:
+    """Call the method of a scheduler with the advice, before each update of its optimizer.
+
+    The reference to the scheduler is weak: an optimizer keeps its hooks, and must not keep a
+    scheduler that nobody uses any more.
+
+    Returns:
+        A function that ends this. The method must not call it: torch iterates over the hooks.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def hook(*_: Any) -> None:
+        before_update = reference()
+        # Not in an update that is only compiled or captured.
+        if before_update is not None and not is_dynamo_compiling() and not _is_capturing():
+            before_update(advice)
+
+    for inner in unwrap(optimizer):
+        # Torch marks the `step` of a class that runs hooks, in the constructor of its first
+        # instance. A wrapper may run none.
+        if hasattr(inner.__class__.step, "hooked") and hasattr(inner, "_optimizer_step_pre_hooks"):
+            handle = inner.register_step_pre_hook(hook)
+            end = weakref.finalize(method.__self__, handle.remove)
+            end.atexit = False
+            return end
+    return do_nothing
+
+
+def do_nothing() -> None:
+    """End a count that has not begun."""
 
 
 def seems_loaded(optimizer: Optimizer) -> bool:
     """Return True if an optimizer that was not stepped yet has the state of an earlier run."""
     if getattr(optimizer, "_opt_called", False):
         return False
-    has_peak = any("initial_lr" in group for group in optimizer.param_groups)
+    has_peak = any("initial_lr" in group for group in groups_of(optimizer))
     return has_peak and updates_made(optimizer) != 0
 
 

@@ -1,6 +1,6 @@
 """Warnings about what groups contain: values to be overwritten, and factors that nobody reads."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.record import shortest_decimal
+from plateau_jax.runs.schedules import Schedules
+from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.groups.options import GroupOption, as_number, is_same, written_values
 
 # Some libraries keep factors of an option in the groups, which only their schedulers apply.
@@ -20,69 +21,49 @@ _FACTORS = {
 """The keys of these factors, for each option; `docs/troubleshooting.md` names them in a heading."""
 
 
-def value_message(
-    optimizer: Optimizer,
-    option: GroupOption,
-    step: int,
-    group: dict[str, Any],
-    curve: Curve,
-    base: float,
-) -> str:
-    """Return the warning that is due about a group of an optimizer, or "".
-
-    It is due if the group has a base from before, and its value is neither the base, nor the value
-    at this step or the one before, nor among the values that schedulers of this library wrote last.
-
-    Args:
-        optimizer: The optimizer.
-        option: The option that the curve sets.
-        step: The step of the curve that gives the next update its value.
-        group: The group.
-        curve: Its curve.
-        base: Its base.
-    """
-    key = option.base_key
-    if key not in group:
-        return ""
-    current = option.read(group)
-    value = as_number(current)
-    # A `TrainStep` leaves the values of its last update in the groups.
-    on_curve = [curve.learning_rate(max(step - 1, 0), base), curve.learning_rate(step, base)]
-    if isinstance(current, Tensor):  # which may have rounded them
-        on_curve = cast("list[float]", torch.tensor(on_curve, dtype=current.dtype).tolist())
-    written = [as_number(number) for number in written_values(optimizer).get(key, [])]
-    known = [base, *on_curve, *written]
-    if any(is_same(value, number) for number in known):
-        return ""
-    index = next(i for i, other in enumerate(optimizer.param_groups) if other is group)
-    shown, shown_base = f"{value:.8g}", shortest_decimal(base)
-    return (
-        f"param_groups[{index}] has {option} = {shown}, but its {key} = {shown_base}, so the "
-        f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before the '
-        f"scheduler is built or the group is added. To schedule {shown_base}, first set {option} "
-        "to it. To resume a run, load the scheduler's state. If one of torch's schedulers wrote "
-        f"{option}, nothing is wrong"
-    )
-
-
-def message_at_build(
+def value_messages(
     optimizer: Optimizer,
     option: GroupOption,
     step: int,
     groups: Sequence[dict[str, Any]],
-    curves: Sequence[Curve],
-    bases: Sequence[float],
-) -> str:
-    """Return the first warning of `value_message` that is due when a scheduler is built, or ""."""
+    schedules: Schedules,
+) -> Iterator[str]:
+    """Yield the warnings that are due about groups of an optimizer that a scheduler has not met.
+
+    One is due if a group has a base from before, and its value is neither the base, nor the value
+    at this step or the one before, nor among the values that schedulers of this library wrote last.
+
+    Args:
+        optimizer: The optimizer.
+        option: The option that the curves set.
+        step: The step of the curve that gives the next update its value.
+        groups: The groups.
+        schedules: Their curves and bases.
+    """
     has_scheduler = hasattr(optimizer.step, "_wrapped_by_lr_sched")
-    is_known = option.base_key in written_values(optimizer)
-    if option.name == "lr" and has_scheduler and not is_known:
-        return ""  # one of torch's schedulers may have written the value
-    for group, curve, base in zip(groups, curves, bases, strict=True):
-        message = value_message(optimizer, option, step, group, curve, base)
-        if message:
-            return message
-    return ""
+    if option.name == "lr" and has_scheduler and option not in written_values(optimizer):
+        return  # one of torch's schedulers may have written the value
+    written = [as_number(number) for number in written_values(optimizer).get(option, [])]
+    for group, curve, base in zip(groups, schedules.curves, schedules.bases, strict=True):
+        if option.base_key not in group:
+            continue
+        current = option.read(group)
+        value = as_number(current)
+        # A `TrainStep` leaves the values of its last update in the groups.
+        on_curve = [curve.learning_rate(max(step - 1, 0), base), curve.learning_rate(step, base)]
+        if isinstance(current, Tensor):  # which may have rounded them
+            on_curve = cast("list[float]", torch.tensor(on_curve, dtype=current.dtype).tolist())
+        if any(is_same(value, number) for number in (base, *on_curve, *written)):
+            continue
+        index = next(i for i, other in enumerate(groups_of(optimizer)) if other is group)
+        shown, shown_base, key = f"{value:.8g}", shortest_decimal(base), option.base_key
+        yield (
+            f"param_groups[{index}] has {option} = {shown}, but its {key} = {shown_base}, so the "
+            f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before the '
+            f"scheduler is built or the group is added. To schedule {shown_base}, first set "
+            f"{option} to it. To resume a run, load the scheduler's state. If one of torch's "
+            f"schedulers wrote {option}, nothing is wrong"
+        )
 
 
 def warn_of_factors(option: GroupOption, groups: Sequence[dict[str, Any]]) -> None:

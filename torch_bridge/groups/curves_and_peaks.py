@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve
-from torch_bridge.groups.optimizers import updates_made
+from torch_bridge.groups.optimizers import groups_of, updates_made
 from torch_bridge.groups.options import GroupOption, as_number, check_length
 
 
@@ -29,6 +29,16 @@ def curves_of(
     return cast("list[Curve]", [*curve])
 
 
+def check_key(option: GroupOption, groups: Sequence[dict[str, Any]]) -> None:
+    """Raise a ValueError if no group has the option; the message lists what they have."""
+    if not groups or any(map(option.is_in, groups)):
+        return
+    keys = dict.fromkeys(repr(key) for group in groups for key in group if key != "params")
+    raise ValueError(
+        f"param_groups[0] has no {option}, nor has any other group: the keys are {', '.join(keys)}"
+    )
+
+
 def curves_of_groups_with(
     option: GroupOption, groups: Sequence[dict[str, Any]], curves: Sequence[Any]
 ) -> list[Any]:
@@ -45,8 +55,6 @@ def curves_of_groups_with(
                 f"{option.number_in(group)!r}. To keep it constant, write "
                 "StagedCurve([(1,)], start=1.0)"
             )
-    if not curves_of_followed:
-        raise ValueError(f"curve has only None: no parameter group has {option}")
     return curves_of_followed
 
 
@@ -55,7 +63,7 @@ def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str 
 
     The message names `argument`, which resumes the curve, and ends with an `alternative` to it.
     """
-    groups = optimizer.param_groups
+    groups = groups_of(optimizer)
     # A scheduler writes `initial_lr` into all groups. A group without it was added later, and its
     # learning rate is not decayed.
     if any("initial_lr" in group for group in groups):

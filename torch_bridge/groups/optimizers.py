@@ -1,6 +1,6 @@
 """The optimizers that a program passes: their groups, and the updates that their states show."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -9,8 +9,36 @@ from torch.optim import Optimizer
 from plateau_jax.arguments import checks
 
 
-def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Return the parameter groups of an optimizer.
+def groups_of(optimizers: Any) -> list[dict[str, Any]]:
+    """Return the parameter groups of an optimizer or a wrapper; of a list of these, all groups."""
+    if not isinstance(optimizers, (list, tuple)):  # each step reads this: faster than a union
+        return optimizers.param_groups
+    groups: list[dict[str, Any]] = []
+    for optimizer in cast("Sequence[Any]", optimizers):
+        groups += optimizer.param_groups
+    return groups
+
+
+def parameters_of(optimizers: Any) -> list[nn.Parameter]:
+    """Return the parameters of `groups_of`, in the order of the groups."""
+    parameters: list[nn.Parameter] = []
+    for group in groups_of(optimizers):
+        parameters += group["params"]
+    return parameters
+
+
+def unwrap(optimizer: Any) -> Iterator[Any]:
+    """Yield an optimizer, and then those that it wraps, from the outermost to the innermost."""
+    while True:
+        yield optimizer
+        base = getattr(optimizer, "_base_optimizer", None)  # of timm's wrappers
+        optimizer = getattr(optimizer, "optimizer", base)
+        if not isinstance(optimizer, Optimizer):
+            return
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Reject what is not an optimizer, or updates no parameter.
 
     Raises:
         TypeError: It is not an optimizer.
@@ -21,37 +49,11 @@ def groups_of(optimizer: Optimizer) -> list[dict[str, Any]]:
     # Transformers' layer-wise optimizers have this attribute, and as their only parameter a tensor
     # that needs no gradient.
     is_layer_wise = hasattr(optimizer, "optimizer_dict")
-    if is_layer_wise and not any(item.requires_grad for item in all_parameters([optimizer])):
+    if is_layer_wise and not any(item.requires_grad for item in parameters_of(optimizer)):
         raise ValueError(
             f"{type(optimizer).__name__} updates no parameter: the optimizers in its "
             "optimizer_dict do so during the backward pass. Build a scheduler for each of them"
         )
-    return optimizer.param_groups
-
-
-def inner_optimizer(wrapper: object) -> Optimizer | None:
-    """Return the optimizer that a wrapper keeps as an attribute, or None."""
-    base = getattr(wrapper, "_base_optimizer", None)  # of timm's wrappers
-    inner = getattr(wrapper, "optimizer", base)
-    if isinstance(inner, Optimizer):
-        return inner
-    return None
-
-
-def all_groups(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
-    """Return the parameter groups of several optimizers in one list."""
-    groups: list[dict[str, Any]] = []
-    for optimizer in optimizers:
-        groups += optimizer.param_groups
-    return groups
-
-
-def all_parameters(optimizers: Iterable[Optimizer]) -> list[nn.Parameter]:
-    """Return the parameters of several optimizers, in the order of their groups."""
-    parameters: list[nn.Parameter] = []
-    for group in all_groups(optimizers):
-        parameters += group["params"]
-    return parameters
 
 
 def needs_two_backward_passes(optimizer: object) -> bool:

@@ -60,17 +60,6 @@ def bases_per_group(name: str, base: Any, group_count: int) -> list[float]:
     return [base_value(f"{name}[{index}]", value) for index, value in enumerate(bases)]
 
 
-def written_values(
-    optimizer: Optimizer, initial: dict[str, list[Any]] | None = None
-) -> dict[str, list[Any]]:
-    """Return what schedulers of this library wrote last into an optimizer's groups, by `base_key`.
-
-    It is kept outside of the groups, so that no state of the optimizer contains it. If nothing is
-    known, it begins as `initial`.
-    """
-    return vars(optimizer).setdefault("_values_of_curves", initial or {})
-
-
 class GroupOption(NamedTuple):
     """A number in a parameter group: `group[name]`, or an item of the tuple or list there."""
 
@@ -98,6 +87,10 @@ class GroupOption(NamedTuple):
         """Return the value as a number; waits for the device of a tensor."""
         return as_number(self.read(group))
 
+    def has_value(self, group: dict[str, Any], value: Any) -> bool:
+        """Return True if the group has this value, but for rounding; waits for a device."""
+        return is_same(self.number_in(group), as_number(value))
+
     def is_in(self, group: dict[str, Any]) -> bool:
         """Return True if the group has this option."""
         try:
@@ -112,11 +105,17 @@ class GroupOption(NamedTuple):
         return base_value(f"{self} of param_groups[{index}]", group.get(self.base_key, value))
 
     def checked_value(self, index: int, group: dict[str, Any]) -> Any:
-        """Return a group's value, or raise a ValueError that names the group."""
+        """Return a group's value, or raise an error that names the group."""
         if not self.is_in(group):
             remedy = "" if self.name == "lr" else ": its curve must be None"
             raise ValueError(f"param_groups[{index}] has no {self}{remedy}")
-        return self.read(group)
+        value = self.read(group)
+        if isinstance(value, list | tuple):
+            count = len(cast("Sequence[Any]", value))
+            items = " or ".join(f'("{self}", {item})' for item in range(count))
+            name = f"{self} of param_groups[{index}]"
+            raise TypeError(checks.must(name, value, f"be a number: for one in it, write {items}"))
+        return value
 
     def replace(self, group: dict[str, Any], value: Any) -> None:
         """Replace the value in the group, even if it is a tensor."""
@@ -136,13 +135,30 @@ class GroupOption(NamedTuple):
         if isinstance(value, Tensor):
             self.replace(group, value.detach().clone())
 
-    def write(self, group: dict[str, Any], value: float | Tensor) -> float | Tensor:
-        """Set the value, and return it; if it is a tensor, fill that tensor, and return a copy."""
-        current = self.read(group)
-        if isinstance(current, Tensor):  # a compiled or captured optimizer reads this very tensor
-            return current.fill_(value).clone()
-        self.replace(group, value)
-        return value
+    def write(self, groups: Sequence[dict[str, Any]], values: list[Any]) -> None:
+        """Set the value of each group.
+
+        If it is a tensor, fill that tensor, which a compiled or captured optimizer reads, and put a
+        copy of it into the list of values.
+        """
+        name, item = self
+        for place, group in enumerate(groups):
+            current = group[name] if item is None else group[name][item]
+            # The first comparison is much faster.
+            if type(current) is not float and isinstance(current, Tensor):
+                values[place] = current.fill_(values[place]).clone()
+            elif item is None:
+                group[name] = values[place]
+            else:
+                self.replace(group, values[place])
 
 
 LEARNING_RATE = GroupOption("lr")
+
+
+def written_values(optimizer: Optimizer) -> dict[GroupOption, list[Any]]:
+    """Return what schedulers of this library wrote last into each option of an optimizer's groups.
+
+    It is kept outside of the groups, so that no state of the optimizer contains it.
+    """
+    return vars(optimizer).setdefault("_values_of_curves", {})

@@ -142,12 +142,12 @@ class follow(GroupScheduler):
         """Return numbers, lists and dictionaries, which `torch.load(weights_only=True)` accepts.
 
         Waits for the device if a value is a tensor there. The entries are those of a `lambda_lr`,
-        with the base as the peak of a record; `key`; and `groups`, the indices of the groups that
-        have the option.
+        with the bases in `base_lrs`; `key`; and `groups`, the indices of the groups that have the
+        option.
         """
         entries = self._state_entries()
         # Without a new group that has no curve yet, which has no record either.
-        groups = self._groups.indices()[: len(entries["records"])]
+        groups = self._indices()[: len(entries["records"])]
         return FOLLOWER_FORMAT.build(**entries, key=self._key, groups=groups)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -180,19 +180,19 @@ class follow(GroupScheduler):
         if state["key"] != self._key:
             raise ValueError(
                 f"state_dict is for key = {checks.short_repr(state['key'])}, but this follower "
-                f"sets {self._groups.option}"
+                f"sets {self._option}"
             )
-        groups = self._groups.indices()[: len(state["records"])]
+        groups = self._indices()[: len(state["records"])]
         if state["groups"] != groups:
             raise ValueError(
-                f"state_dict has {self._groups.option} for param_groups {state['groups']}, and "
+                f"state_dict has {self._option} for param_groups {state['groups']}, and "
                 f"this optimizer has it in {groups}"
             )
         return state
 
     @property
     def _key(self) -> str | list[str | int]:
-        name, item = self._groups.option
+        name, item = self._option
         if item is None:
             return name
         return [name, item]

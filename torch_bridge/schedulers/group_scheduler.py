@@ -2,14 +2,14 @@
 
     group[option] = float32(float32(base) · curve(step))
 
-`ScheduledGroups` says which groups these are. A scheduler looks for new ones when it is stepped,
-when its state is loaded or a base set, and before an update. Reading changes nothing.
+A scheduler looks for new groups, and for what the program has written into its lists, when it is
+stepped, when its state is loaded or a base set. Reading changes nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
-from typing import Any, ClassVar
+from operator import is_
+from typing import Any, ClassVar, cast
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -25,27 +25,56 @@ from plateau_jax.clocks.position import (
     start_position,
 )
 from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.serialization import curve_from_dict
 from plateau_jax.runs.comparison import StateOwner
-from plateau_jax.runs.record import dump_records, records_of
+from plateau_jax.runs.record import Record, dump_records, records_of
 from plateau_jax.runs.resume import resume
 from plateau_jax.runs.schedules import Schedules
-from plateau_jax.saved_states.formats import check_bool, reading_state_of
-from torch_bridge.advice.step_advice import StepAdvice, seems_loaded
-from torch_bridge.advice.value_advice import message_at_build, value_message, warn_of_factors
-from torch_bridge.groups.curves_and_peaks import check_peaks_are_known
-from torch_bridge.groups.options import GroupOption, bases_per_group, one_if_equal
-from torch_bridge.schedulers.scheduled_groups import Members, ScheduledGroups
-from torch_bridge.schedulers.update_hook import call_before_updates
+from plateau_jax.saved_states.formats import reading_state_of
+from torch_bridge.advice.position_advice import end_message, first_step_past_end
+from torch_bridge.advice.step_advice import StepAdvice, count_updates, do_nothing, seems_loaded
+from torch_bridge.advice.value_advice import value_messages, warn_of_factors
+from torch_bridge.groups.curves_and_peaks import (
+    check_key,
+    check_peaks_are_known,
+    curves_of,
+    curves_of_groups_with,
+)
+from torch_bridge.groups.optimizers import check_optimizer, groups_of
+from torch_bridge.groups.options import (
+    GroupOption,
+    as_number,
+    bases_per_group,
+    is_same,
+    one_if_equal,
+    written_values,
+)
+from torch_bridge.schedulers.scheduler_state import check_values
+
+_NEVER = 2**64
+"""Above every step of a curve."""
+
+_PAST_END_INTERVAL = 32
+"""Past the end of a curve with a floor, a warning may be due in every 32nd step."""
 
 
 class GroupScheduler(LRScheduler):
-    """The base class of `lambda_lr` and `follow`."""
+    """The base class of `lambda_lr` and `follow`.
+
+    Programs may write into the plain attributes of a `LambdaLR`: `optimizer`, `base_lrs`,
+    `lr_lambdas` and `_last_lr`. Each step compares them with what was accepted.
+    """
 
     _owner: ClassVar[StateOwner]
     """How messages about a state name this scheduler."""
 
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
+
+    lr_lambdas: list[Any]
+    """The curve of each group."""
+    base_lrs: list[Any]
+    """The base of each group, in float32."""
 
     def __init__(
         self,
@@ -58,29 +87,50 @@ class GroupScheduler(LRScheduler):
         advise: bool,
     ) -> None:
         last_epoch = checks.at_least("last_epoch", last_epoch, -1)
-        groups = ScheduledGroups(optimizer, option, curve)
-        self._groups = groups
-        found = Members([*groups.present()], Schedules(groups.curves, groups.bases))
-        curves = groups.curves
-        if groups.curve is not None:  # also if there are no groups
-            curves = [groups.curve]
-        self._clock = check_clock(clock, curves)
+        check_optimizer(optimizer)
+        check_key(option, groups_of(optimizer))
+        self.optimizer = optimizer
+        self._option = option
+        given: Any = curve
+        if isinstance(curve, Mapping):
+            given = curve_from_dict(Curve, curve, ("curve",))
+        self._curve: Curve | None = given if isinstance(given, Curve) else None
+        """The curve of all groups; None if each group has its own."""
+        is_list = isinstance(curve, list | tuple)
+        self._skips_groups = option.name != "lr" and is_list and None in curve
+        """True if groups without the option are ignored."""
+        if self._skips_groups:
+            given = curves_of_groups_with(option, groups_of(optimizer), cast("Any", given))
+        present = self._present()
+        schedules = Schedules(
+            curves_of(present, given), list(map(option.base_of, self._indices(), present))
+        )
+        # Also if there are no groups.
+        self._clock = check_clock(clock, [self._curve] if self._curve else schedules.curves)
         self._position = self._first_position(last_epoch)
-        self._position_of_update: Position | None = None
-        """Where the scheduler was at the last update, to notice that nobody steps it any more."""
         self._peak_was_set = False
         """True if the program has set the bases, in this run or before. The saved ones may then
         differ from the program's without a warning."""
-        self._advice: StepAdvice | None = None
+        self._last_lr: list[Any] = []
+        self._written = written_values(optimizer)
+        self._stop_counting: Callable[[], Any] | None = None
+        """Ends the count of updates for the advice; None without advice."""
+        self._end_step = _NEVER
+        """The step of the curve from which a warning about its end may be due."""
+        self._check_step = _NEVER
+        """The same, or 0 if the updates are counted: `step` compares only this one."""
 
-        warn_of_factors(option, found.groups)
         message, was_loaded = "", False
         if advise:
-            message = message_at_build(
-                optimizer, option, self.curve_step, found.groups, groups.curves, groups.bases
-            )
+            messages = value_messages(optimizer, option, self.curve_step, present, schedules)
+            message = next(messages, "")
             was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
-        groups.accept(found, self.curve_step, writes=False)
+        self._groups: list[dict[str, Any]] = []
+        """The groups, as of the last call of `_accept`; removed ones are forgotten."""
+        self._schedules = Schedules([], [])
+        """Their curves and bases as of then. The base of a new group is read once, and kept here,
+        in `base_lrs`, and in the group, where the next scheduler finds it."""
+        self._accept(schedules)
         if option.name == "lr" and _has_plain_step(optimizer):
             LRScheduler.__init__(self, optimizer, last_epoch)
         else:
@@ -88,15 +138,8 @@ class GroupScheduler(LRScheduler):
             # function for a method of the class.
             self._initial_step()
         if advise:
-            self._advice = StepAdvice(
-                optimizer,
-                self._clock,
-                self._position,
-                value_message=message,
-                was_loaded=was_loaded,
-                counts_steps=option.name == "lr",
-            )
-        call_before_updates(optimizer, self._before_update)
+            self._stop_counting = do_nothing
+        self._count_from_here(message, was_loaded=was_loaded)
 
     def _first_position(self, last_epoch: int) -> Position:
         """Return the position before the step that torch's constructor makes, which only counts."""
@@ -109,114 +152,153 @@ class GroupScheduler(LRScheduler):
         position = position_after(clock, last_epoch + 1, argument, alternative)
         return position._replace(updates=last_epoch)
 
-    # The groups. In torch's classes, the next four properties are plain attributes.
+    # Torch's constructors call this: that of a `LambdaLR`, and that of a `SequentialLR`.
+    def _initial_step(self) -> None:
+        self._step_count = 1
+        self._move_to(self._position._replace(updates=self.last_epoch + 1))
 
-    @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer whose groups follow the curve."""
-        return self._groups.optimizer
+    # The groups.
 
-    @optimizer.setter
-    def optimizer(self, optimizer: Optimizer) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if optimizer is not self._groups.optimizer:  # torch's constructor sets it
+    def _present(self) -> list[dict[str, Any]]:
+        """Return the groups of the optimizer now: all, or those with the option."""
+        groups = groups_of(self.optimizer)
+        if self._skips_groups:
+            return [groups[index] for index in self._indices()]
+        return groups
+
+    def _indices(self) -> list[int]:
+        """Return the indices of these groups in `optimizer.param_groups`."""
+        groups = groups_of(self.optimizer)
+        if self._skips_groups:
+            return [index for index, group in enumerate(groups) if self._option.is_in(group)]
+        return [*range(len(groups))]
+
+    def _place_of(self, group: dict[str, Any]) -> int | None:
+        """Return the place of a group among the known ones; None for a new group.
+
+        A group is its dictionary. A dictionary with the same list of parameters, as from
+        `optimizer.load_state_dict`, takes its place.
+        """
+        for place, known in enumerate(self._groups):
+            if group is known:
+                return place
+        for place, known in enumerate(self._groups):
+            if group["params"] is known.get("params"):  # read now: DeepSpeed replaces the lists
+                return place
+        return None
+
+    def _is_unchanged(self) -> bool:
+        """Return True if the program has changed neither the groups nor the lists."""
+        present, known, accepted = self._present(), self._groups, self._schedules
+        if len(present) != len(known) or not all(map(is_, present, known)):
+            return False
+        # Copies, because programs also write tuples and arrays.
+        return [*self.base_lrs] == accepted.bases and [*self.lr_lambdas] == accepted.curves
+
+    def _read_schedules(self, *, needs_bases: bool = True) -> Schedules:
+        """Return the schedules of the present groups, as the program has left them.
+
+        Args:
+            needs_bases: False if all bases are about to be replaced.
+
+        Raises:
+            TypeError, ValueError: A new group has no base or curve, a list is wrong, or the
+                optimizer is a different one.
+        """
+        accepted = self._schedules
+        if self._is_unchanged():
+            return accepted
+        if written_values(self.optimizer) is not self._written:
             raise ValueError(
                 "the optimizer of a scheduler can't be replaced: build a scheduler for the new "
                 "optimizer, and call new.load_state_dict(old.state_dict())"
             )
-
-    @property
-    def base_lrs(self) -> list[Any]:
-        """The base of each group, in float32. Programs may change it."""
-        return self._groups.bases
-
-    @base_lrs.setter
-    def base_lrs(self, bases: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        self._groups.bases = [*bases]
-
-    @property
-    def lr_lambdas(self) -> list[Any]:
-        """The curve of each group, under torch's name."""
-        return self._groups.curves
-
-    @lr_lambdas.setter
-    def lr_lambdas(self, curves: Any) -> None:  # a different one is an error of the next step
-        self._groups.curves = [*curves]
-
-    @property
-    def _last_lr(self) -> list[Any]:  # a copy: programs delete items of removed groups
-        return [*self._groups.last]
-
-    @_last_lr.setter
-    def _last_lr(self, values: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        last = self._groups.last
-        if len(values) == len(last):  # not after a change of the groups
-            last[:] = values  # the same list, which shows who has written last
-
-    def _sync_groups(self, *, warns: bool = True) -> None:
-        """Match the groups and the lists, which a program may have changed; write into new groups.
-
-        Args:
-            warns: False if the values of all groups are about to be replaced on purpose.
-
-        Raises:
-            TypeError, ValueError: A new group has no base or curve, or a list is wrong. Nothing was
-                changed.
-        """
-        groups = self._groups
-        if groups.are_unchanged():
-            return
-        members = groups.read_members()
-        new = groups.new_among(members.groups)
-        writes = bool(new) and groups.is_in_charge()
-        # Warnings first, since they may be errors.
-        if self._advice is not None:
-            if writes and warns:
-                self._warn_of_values(members)
-            if groups.has_loaded_other_values():
-                self._advice.note_load()
-        warn_of_factors(groups.option, new)
-        groups.accept(members, self.curve_step, writes=writes)
-
-    def _warn_of_values(self, members: Members) -> None:
-        """Warn of a new group with a value that will be overwritten."""
-        groups, step = self._groups, self.curve_step
-        schedules = members.schedules
-        for group, curve, base in zip(
-            members.groups, schedules.curves, schedules.bases, strict=True
-        ):
-            if groups.place_of(group) is None:
-                message = value_message(self.optimizer, groups.option, step, group, curve, base)
-                if message:
-                    warn(message)
-
-    def _before_update(self) -> None:
-        """Give groups that were added their values, before the update of the optimizer."""
-        groups = self._groups
-        present = groups.present()
-        if not groups.are_known(present):
-            self._sync_before_update(groups.new_among(present))
-        self._position_of_update = self._position
-        # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
-        # one update.
-        if self._advice is None or not present or not present[0]["params"]:
-            return
-        if groups.place_of(present[0]) == 0:
-            self._advice.before_update(
-                self._position, groups.members.schedules, groups.is_in_charge
+        option, curves, bases = self._option, list[Any](), list[float]()
+        for index, group in zip(self._indices(), self._present(), strict=True):
+            place = self._place_of(group)
+            if place is not None:
+                curves.append(accepted.curves[place])
+                bases.append(accepted.bases[place])
+                continue
+            if self._curve is None:
+                raise ValueError(
+                    f"param_groups[{index}] is new, and has no curve: build a scheduler with a "
+                    "curve for each group, and call new.load_state_dict(old.state_dict())"
+                )
+            if needs_bases and self.last_epoch < 0 and option.base_key not in group:
+                raise ValueError(
+                    f"param_groups[{index}] was added before the scheduler's turn, and a different "
+                    f"scheduler may have written its {option}: add it with "
+                    f'"{option.base_key}", its {option} at multiplier 1'
+                )
+            curves.append(self._curve)
+            bases.append(option.base_of(index, group))
+        if [*self.lr_lambdas] not in (accepted.curves, curves):
+            raise TypeError(
+                "the curves of a scheduler can't be changed: build a scheduler with the new curve, "
+                "and call new.load_state_dict(old.state_dict()). StagedCurve.through(points) makes "
+                "a curve of any multipliers. Torch's LambdaLR follows any function of the step"
             )
+        if [*self.base_lrs] != accepted.bases:
+            bases = bases_per_group("base_lrs", [*self.base_lrs], len(bases))
+        return Schedules(curves, bases)
 
-    def _sync_before_update(self, new: Sequence[dict[str, Any]]) -> None:
-        """Write the values of new groups, if this is the scheduler that the program steps."""
-        if not new:  # groups were removed or reordered, or DeepSpeed shows only some of them
-            return
-        option = self._groups.option
-        # Torch's `get_optimizer_state_dict` makes an update in which every learning rate is 0.
-        if all(option.is_in(group) and not option.number_in(group) for group in new):
-            return
-        if self.last_epoch < 0:  # it waits for its turn
-            self._groups.keep_missing_bases()
-        elif self._position is not self._position_of_update and self._groups.is_in_charge():
-            self._sync_groups()
+    def _accept(self, schedules: Schedules) -> None:
+        """Follow the present groups from now on; give each its base, and a tensor of its own."""
+        option, groups = self._option, [*self._present()]
+        # First, because the warning may be an error.
+        warn_of_factors(option, [group for group in groups if self._place_of(group) is None])
+        for group, base in zip(groups, schedules.bases, strict=True):
+            place = self._place_of(group)
+            if place is None or group is not self._groups[place]:
+                option.separate_tensor(group)
+            if place is None:
+                group[option.base_key] = base
+            group.setdefault(option.base_key, base)
+        self.lr_lambdas, self.base_lrs = [*schedules.curves], [*schedules.bases]
+        self._groups, self._schedules = groups, schedules
+
+    def _replace_bases(self, bases: list[float], *, keeps_others: bool) -> None:
+        """Replace the bases of the groups, or keep those that other code has written into groups.
+
+        Torch's `OneCycleLR` does so, and reads them.
+        """
+        key, before = self._option.base_key, self._schedules
+        for group, base, old in zip(self._groups, bases, before.bases, strict=True):
+            if not keeps_others or is_same(as_number(group.get(key, old)), old):
+                group[key] = base
+        if bases != before.bases:
+            self.base_lrs, self._schedules = [*bases], Schedules(before.curves, bases)
+
+    def _last_values(self) -> list[Any]:
+        """Return what was written last into each known group."""
+        if len(self._last_lr) == len(self._groups):
+            return self._last_lr
+        return self._schedules.values_at(self.curve_step)  # the program has changed the list
+
+    def _known_present(self) -> list[tuple[int, dict[str, Any]]]:
+        """Return the known groups that the optimizer has now, with their places."""
+        pairs = [(self._place_of(group), group) for group in self._present()]
+        return [(place, group) for place, group in pairs if place is not None]
+
+    def _has_written(self) -> bool:
+        """Return True if the known groups have what was written last. May wait for the device."""
+        if self.last_epoch < 0:  # it waits for its turn in a `SequentialLR`
+            return False
+        last = self._last_values()
+        return all(self._option.has_value(group, last[i]) for i, group in self._known_present())
+
+    def _has_loaded(self) -> bool:
+        """Return True if the optimizer has loaded a state with different bases or values."""
+        option, last, bases = self._option, self._last_values(), self._schedules.bases
+        for place, group in self._known_present():
+            has_base = option.base_key in group  # else it was saved before a scheduler was built
+            saved_base = as_number(group.get(option.base_key, bases[place]))
+            value = last[place] if has_base else bases[place]
+            is_same_state = option.has_value(group, value) and is_same(saved_base, bases[place])
+            if group is not self._groups[place] and not is_same_state:
+                return True
+        return False
 
     # What programs and the advice read.
 
@@ -246,7 +328,7 @@ class GroupScheduler(LRScheduler):
             )
         else:
             self._position = start_position(self._clock, max(updates, -1), max(updates, 0))
-            self._restart_advice()
+            self._count_from_here()
 
     @property
     def curve_step(self) -> int:
@@ -264,74 +346,141 @@ class GroupScheduler(LRScheduler):
         return self._clock.unit
 
     def __repr__(self) -> str:
-        option = self._groups.option
-        values = [option.number_in(group) for group in self._groups.present()]
-        curve = self._groups.curve or self.lr_lambdas
+        values = [self._option.number_in(group) for group in self._present()]
         unit = "" if self.unit is None else f", unit={self.unit}"
         return (
-            f"{type(self).__name__}({curve!r}, curve_step={self.curve_step}{unit}, "
-            f"{option}={one_if_equal(values)!r})"
+            f"{type(self).__name__}({self._curve or self.lr_lambdas!r}, "
+            f"curve_step={self.curve_step}{unit}, {self._option}={one_if_equal(values)!r})"
         )
 
     def get_lr(self) -> list[Any]:
         """Return each group's value at `curve_step`, a float32 number as a Python float.
 
-        A group that was added is not among them until the next update or step.
+        A group that was added is not among them until the next step.
         """
-        return self._groups.members.schedules.values_at(self.curve_step)[:]
+        return self._schedules.values_at(self._position.step)[:]
 
     def get_last_lr(self) -> list[Any]:
         """Return what this scheduler wrote last, in the order that the groups had then."""
-        return self._last_lr
+        return [*self._last_lr]
 
     # Steps.
 
     def _position_after(self, count: Any, metric: Any) -> Position:
         """Return the position after one more update."""
         before = self._position
-        is_initial = self._step_count == 0 or before.updates < 0
-        if is_initial and count is None and metric is None:
-            # Torch's constructors step a scheduler before the first update.
+        if before.updates < 0 and count is None and metric is None:
+            # The constructor of a `SequentialLR` steps a chain before the first update.
             return before._replace(updates=before.updates + 1)
         return advance_on_host(self._clock, before, count, metric)
 
     # Torch's `SequentialLR` calls this instead of `step` when this scheduler's turn comes.
     def _update_lr(self, epoch: Any = 0) -> None:
         self._move_to(start_position(self._clock, epoch, epoch))
-        self._restart_advice()
+        self._count_from_here()
 
     def _move_to(self, position: Position) -> None:
         """Write the values of a position into the groups."""
-        self._sync_groups()
+        if not self._is_unchanged():
+            self._accept_changes()
+        if self._position.step >= self._check_step:
+            self._check_updates_and_end()
         self._position = position
-        self._groups.write_values(self.get_lr())
+        values = self.get_lr()
+        self._option.write(self._groups, values)
+        self._last_lr = self._written[self._option] = values
 
-    def _restart_advice(self) -> None:
-        if self._advice is not None:
-            self._advice.restart(self._position)
+    def _accept_changes(self) -> None:
+        """Follow the groups and lists as the program has left them; an error changes nothing."""
+        schedules = self._read_schedules()
+        if self._stop_counting is not None and self._has_written():  # into all but new groups
+            for message in value_messages(
+                self.optimizer, self._option, self.curve_step, self._present(), schedules
+            ):
+                warn(message)
+        self._accept(schedules)
 
     def _set_bases(self, name: str, bases: Any) -> None:
-        checked = bases_per_group(name, bases, len(self._groups.present()))
-        self._sync_groups(warns=False)
-        self._groups.set_bases(checked, keeps_others=False)
+        checked = bases_per_group(name, bases, len(self._present()))
+        self._accept(self._read_schedules(needs_bases=False))
+        self._replace_bases(checked, keeps_others=False)
         self._peak_was_set = True
-        self._restart_advice()
+        self._count_from_here()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
             self._move_to(self._position)
+
+    # The advice.
+
+    def _count_from_here(self, value_message: str = "", *, was_loaded: bool = False) -> None:
+        """Compare steps with updates from here on: the scheduler is new, was moved or loaded."""
+        if self._stop_counting is None:
+            return
+        self._stop_counting()
+        is_lr = self._option.name == "lr"
+        advice = StepAdvice(
+            self._clock, self._position, value_message, was_loaded=was_loaded, counts_steps=is_lr
+        )
+        self._stop_counting = count_updates(advice, self.optimizer, self._before_update)
+        end = first_step_past_end(self._schedules.curves)
+        is_before = is_lr and any(self._schedules.bases) and self.curve_step < end
+        self._check_step = self._end_step = end if is_before else _NEVER
+
+    def _before_update(self, advice: StepAdvice) -> None:
+        """Count an update of the optimizer, for the advice."""
+        groups = self._present()
+        # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
+        # one update.
+        if groups and groups[0]["params"] and self._place_of(groups[0]) == 0:
+            message = advice.count_update(
+                self.optimizer, self._position, self._schedules, self._has_loaded
+            )
+            if advice.has_counted_all:
+                self._check_step = 0  # the next step removes the hook, which can't do this itself
+            if message and self._has_written():
+                warn(message)
+
+    def _check_updates_and_end(self) -> None:
+        """Stop counting updates if all are counted, and warn if the run is far past the end."""
+        if self._check_step == 0 and self._stop_counting is not None:
+            self._stop_counting()
+        step, updates = self._position.step, self._position.updates
+        if step >= self._end_step:
+            curves = self._schedules.curves
+            message = end_message(curves, self.unit, step, updates, "lambda_lr")
+            self._end_step = step + _PAST_END_INTERVAL
+            if message and self._has_written():
+                self._end_step = _NEVER
+                warn(message)
+        self._check_step = self._end_step
 
     # States.
 
     def _state_entries(self) -> dict[str, Any]:
-        schedules = self._groups.members.schedules
+        groups, schedules = self._groups, self._schedules
         # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):
-            schedules = self._groups.read_members().schedules
+            schedules = self._read_schedules(needs_bases=False)
+            groups = self._present()
+        # A new group, or one with a new base, has not got its value from the curve yet. So it is
+        # not in charge, and after a load its next update has the same value as without.
+        last: list[Any] = schedules.values_at(self.curve_step)[:]
+        for index, group in enumerate(groups):
+            place = self._place_of(group)
+            if place is not None and schedules.bases[index] == self._schedules.bases[place]:
+                last[index] = self._last_values()[place]
+        has_begun, clock = self.last_epoch >= 0, self._clock.to_plain()
         return {
             "last_epoch": self.last_epoch,
+            "_step_count": self._step_count,
+            "base_lrs": [*schedules.bases],
+            "_last_lr": [float(as_number(value)) for value in last],
             **dump_position(self._clock, self._position),
-            "records": dump_records(records_of(schedules.curves, schedules.bases, self._clock)),
+            "records": dump_records([Record(curve, None, clock) for curve in schedules.curves]),
             "peak_was_set": self._peak_was_set,
-            "in_charge": self.last_epoch >= 0 and self._groups.is_in_charge(),
+            "in_charge": [
+                has_begun and self._option.has_value(group, value)
+                for group, value in zip(groups, last, strict=True)
+            ],
         }
 
     def _load(
@@ -350,50 +499,62 @@ class GroupScheduler(LRScheduler):
             state_dict: The state.
             strict: As in `resume`.
         """
-        groups = self._groups
-        members = groups.read_members()
+        groups, schedules = [*self._present()], self._read_schedules(needs_bases=False)
         with reading_state_of(what, state_dict):
-            state = read(state_dict)
-            for name in ("in_charge", "peak_was_set"):
-                check_bool(name, state[name])
-            now = records_of(members.schedules.curves, members.schedules.bases, self._clock)
+            state = check_values(read(state_dict))
+            now = records_of(schedules.curves, schedules.bases, self._clock)
             # A rollback to before `set_peak`.
             is_rollback = self._peak_was_set and self.last_epoch > 0
-            for index, group in enumerate(members.groups):
+            for index, group in enumerate(groups):
                 # FinetuningScheduler adds groups again, with a momentary value, before a load.
-                is_added = self.last_epoch > 0 and groups.place_of(group) is None
+                is_added = self.last_epoch > 0 and self._place_of(group) is None
                 if state["peak_was_set"] or is_rollback or is_added:
                     now[index] = now[index]._replace(peak_value=None)
             updates = checks.at_least("last_epoch", state["last_epoch"], -1)
-            resumed = resume(state, updates, now, self._clock, self._owner, strict=strict)
+            resumed = resume(
+                state, updates, now, schedules.bases, self._clock, self._owner, strict=strict
+            )
         for message in resumed.warnings:
             warn(message)
-        self._sync_groups(warns=False)
-        # A different scheduler may have been in charge when the state was saved, for example in a
-        # `SequentialLR`. Then the state of the optimizer has its values. A new scheduler in charge
-        # takes over from the one that was saved.
-        is_new = self.last_epoch <= 0 and groups.is_in_charge()
+        # A new scheduler takes over from the one that was saved, unless the optimizer has loaded a
+        # state since: then its values are the saved ones, whoever wrote them.
+        takes_over = self.last_epoch == 0 and self._has_written()
+        for place, group in self._known_present():
+            takes_over &= group is self._groups[place]
+        self._accept(schedules)
         # Also while it waits for its turn: the bases belong to the groups.
-        groups.set_bases(resumed.bases, keeps_others=True)
-        if resumed.position.updates >= 0 and (state["in_charge"] or is_new):
-            self._move_to(resumed.position)
-        else:
-            self._position = resumed.position
+        new_bases = [*resumed.bases, *schedules.bases[len(resumed.bases) :]]
+        self._replace_bases(new_bases, keeps_others=True)
+        self._position = resumed.position
         self._peak_was_set = state["peak_was_set"]
-        self._step_count = max(self.last_epoch, 0) + 1
-        self._restart_advice()
+        self._step_count = state["_step_count"]
+        self._count_from_here()
+
+        # Different code may have written into a group when the state was saved: a scheduler in a
+        # `SequentialLR`, or the program, which had just added it. Then the optimizer's state has
+        # its value.
+        values, in_charge = self.get_lr(), state["in_charge"]
+        self._last_lr = [*state["_last_lr"], *values[len(in_charge) :]]
+        for index, group in enumerate(groups):
+            was_ours = in_charge[index] if index < len(in_charge) else any(in_charge)
+            if self.last_epoch >= 0 and (was_ours or takes_over):
+                value = values[index : index + 1]
+                self._option.write([group], value)
+                self._last_lr[index : index + 1] = value
+                self._written[self._option] = self._last_lr
+
+    def __getstate__(self) -> dict[str, Any]:
+        is_counting = None if self._stop_counting is None else do_nothing
+        return {**vars(self), "_stop_counting": is_counting}  # the hook is the original's
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._advice = copy(self._advice)
-        self._groups = self._groups.copied()
-        # A copied optimizer has lost its hooks.
-        call_before_updates(self.optimizer, self._before_update)
+        written_values(self.optimizer).update(self._written)
+        self._written = written_values(self.optimizer)
+        self._count_from_here()
 
 
 def _has_plain_step(optimizer: Optimizer) -> bool:
     """Return True if `optimizer.step` is this object's own method, or torch's replacement of it."""
     step = optimizer.step
-    if hasattr(step, "_wrapped_by_lr_sched"):
-        return True
-    return getattr(step, "__self__", None) is optimizer
+    return hasattr(step, "_wrapped_by_lr_sched") or getattr(step, "__self__", None) is optimizer

@@ -19,8 +19,7 @@ from torch_bridge.schedulers.group_scheduler import GroupScheduler
 from torch_bridge.schedulers.scheduler_state import SCHEDULER_FORMAT, read_scheduler_state
 
 
-# Named like a function, as `torch.no_grad` is, because programs call it like one. Some plain
-# attributes of `LambdaLR` are properties of `GroupScheduler`.
+# Named like a function, as `torch.no_grad` is, because programs call it like one.
 class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatibleVariableOverride]
     """A PyTorch scheduler that follows a curve.
 
@@ -38,10 +37,9 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
     A group is its dictionary. It keeps its curve and peak if other groups are added, removed or
     reordered, and if the optimizer loads a state. A new group follows the curve of all groups from
-    the next `optimizer.step()` on, if `step()` was called since the update before; else, or if the
-    optimizer is compiled or wrapped, from the next `scheduler.step()` on. If each group has its own
-    curve, a new group raises an error there. `docs/pytorch.md` lists when the scheduler writes, and
-    what programs may write into it, as into a `LambdaLR`.
+    the next `step()` on, and until then has the `lr` that the program gave it. If each group has
+    its own curve, a new group raises an error there. `docs/pytorch.md` lists when the scheduler
+    writes, and what programs may write into it, as into a `LambdaLR`.
 
     By default, each call of `step()` moves to the next step of the curve. With a hold rule as
     `clock`, call `step(metric=loss)`: the rule may hold the curve at its step while updates
@@ -62,7 +60,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
             or, for a curve from `BatchPlan.scale`, its unit of samples or tokens. A scheduler that
             steps other schedulers without a metric, such as `SequentialLR`, can't step one with a
             hold rule.
-        advise: False to turn off those warnings under `Warns` that are given before an update.
+        advise: False to turn off the warnings under `Warns` that come with an update or a step.
 
     Attributes:
         curves: The curve of each group.
@@ -85,9 +83,10 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
             such as timm's `lr_scale`. Or, before an update: the `lr` of a group is neither
             its `initial_lr` nor what a scheduler wrote last; the optimizer was loaded, but this
             scheduler starts at step 0 without its state; `step()` is called at least 1.5 times as
-            often as the optimizer's (update 57), or at most a tenth as often (update 168);
-            the unit is so large that the curve stays at 0 (update 168); training continues far past
-            the end of the curve.
+            often as the optimizer's (update 57), or at most a tenth as often (update 168), or
+            never, and every learning rate is 0 (update 168); the unit is so large that the curve
+            stays at 0 (update 168). Or, in a step: training continues far past the end of the
+            curve, or a new group has an `lr` other than its `initial_lr`.
         UserWarning: As in torch: the scheduler is stepped before the optimizer.
 
     >>> import torch
@@ -159,11 +158,10 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         if count is None:
             count = self.count
         position = self._position_after(count, metric)
-        if epoch is not None:
-            position = start_position(self._clock, epoch, max(epoch, 0))
         if self._step_count == 1:
             _warn_of_order(self.optimizer)
         if epoch is not None:
+            position = start_position(self._clock, epoch, max(epoch, 0))
             warn(
                 "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()`",
                 UserWarning,
@@ -172,7 +170,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         self.count = None
         self._step_count += 1
         if epoch is not None:
-            self._restart_advice()
+            self._count_from_here()
 
     def _update_lr(self, epoch: Any = 0) -> None:
         super()._update_lr(epoch)
@@ -232,14 +230,15 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         Waits for the device if a learning rate is a tensor there. The entries are:
 
         - `kind` and `format`;
-        - `last_epoch`;
+        - `last_epoch`, `_step_count`, `base_lrs` and `_last_lr`, as in the states of torch: the
+          peaks are in `base_lrs`, in float32;
         - `offset`: the step of the curve minus `last_epoch`; None with a `DataClock`;
         - `consumed`: with a `DataClock`, the sum of all counts; else None;
         - `hold`: the states of the hold rules;
-        - `records`: for each group, what `plateau_jax.resume_record` returns, with its curve and
-          peak, which `load_state_dict` compares;
+        - `records`: for each group, what `plateau_jax.resume_record` returns for its curve, which
+          `load_state_dict` compares;
         - `peak_was_set`: True if `set_peak` has set the peaks;
-        - `in_charge`: True if the groups have the learning rates of this scheduler.
+        - `in_charge`: for each group, True if it has the learning rate that this scheduler wrote.
         """
         return SCHEDULER_FORMAT.build(**self._state_entries())
 
@@ -247,9 +246,10 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         """Resume from the saved step, and write the learning rates into the groups.
 
         You may load the optimizer's own state before or after. If you load it after, it must come
-        from the same update, because the next update then uses the `lr` that it restores. If a
-        different scheduler had written the groups' learning rates when this one was saved, the
-        groups keep those of the optimizer's state. If the state has fewer groups than the
+        from the same update, because the next update then uses the `lr` that it restores. If
+        different code had written the learning rate of a group when this scheduler was saved, the
+        group keeps that of the optimizer's state. The peaks are those in the state's `base_lrs`,
+        whatever `initial_lr` the optimizer's state has. If the state has fewer groups than the
         optimizer, it is loaded into the first ones.
 
         A different curve is accepted if it has the same values at every step before the saved one

@@ -1,9 +1,11 @@
 """The states of schedulers: those of this library, and what can be used of those of torch."""
 
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from collections.abc import Iterator, Mapping
+from typing import Any, TypedDict, cast
 
-from plateau_jax.saved_states.formats import Format
+from plateau_jax.arguments import checks
+from plateau_jax.saved_states.formats import Format, check_bool, check_is_not_around
+from torch_bridge.groups.options import as_number, bases_per_group
 
 
 class SchedulerState(TypedDict):
@@ -12,12 +14,15 @@ class SchedulerState(TypedDict):
     kind: str
     format: int
     last_epoch: int
+    _step_count: int
+    base_lrs: list[float]
+    _last_lr: list[float]
     offset: int | None
     consumed: int | None
     hold: list[dict[str, int | float]]
     records: list[dict[str, Any]]
     peak_was_set: bool
-    in_charge: bool
+    in_charge: list[bool]
 
 
 class FollowerState(SchedulerState):
@@ -49,50 +54,91 @@ def find_state(state_format: Format[Any], state: Mapping[str, Any]) -> Mapping[s
     Raises:
         ValueError: There are several; or a different version saved it.
     """
-    if state_format.is_of(state):
-        return state_format.read("state_dict", state)
-    # Torch's SequentialLR and ChainedScheduler have this entry.
-    states = [find_state(state_format, inner) for inner in state.get("_schedulers", [])]
-    matches = [inner for inner in states if inner is not None]
+    matches = [inner for inner in _states_in(state) if state_format.is_of(inner)]
     if len(matches) > 1:
         raise ValueError(
             f"state_dict has {len(matches)} states of the kind {state_format.kind!r}: load the one "
             "that continues, such as state_dict['_schedulers'][0]"
         )
-    if not matches:
-        return None
-    return matches[0]
+    return state_format.read("state_dict", matches[0]) if matches else None
+
+
+def _states_in(state: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield a state, and those in it: torch's SequentialLR and ChainedScheduler have such."""
+    yield state
+    for inner in state.get("_schedulers", []):
+        yield from _states_in(inner)
 
 
 def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the state of the `lambda_lr` in a state.
 
-    If there is none, return the steps of torch's scheduler, and its `base_lrs` as `peaks`.
+    If there is none, return the steps and the peaks of torch's scheduler.
     """
     saved = find_state(SCHEDULER_FORMAT, state)
     if saved is not None:
         return saved
-    updates: Any = state.get("last_epoch")  # a ChainedScheduler has none
-    first = state
-    while first.get("_schedulers"):
-        first = first["_schedulers"][0]
-        if updates is None:
-            updates = first.get("last_epoch")
+    states = list(_states_in(state))
+    first = next(inner for inner in states if not inner.get("_schedulers"))
+    # A ChainedScheduler has none.
+    updates: Any = next((i["last_epoch"] for i in states if "last_epoch" in i), None)
     if "kind" in first:
         SCHEDULER_FORMAT.read("state_dict", first)  # raises an error that says what it is
+    if "base_lrs" not in first or updates is None:
+        check_is_not_around("state_dict", state, _is_of_scheduler)
+    if updates is None:
+        raise KeyError("last_epoch")
     if "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
             "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. "
-            "Do not load it: build lambda_lr(optimizer, curve, "
-            f"last_epoch={first['last_epoch'] - 1}), and then call scheduler.set_peak(peak)"
+            f"{_instead(first['last_epoch'] - 1)}"
         )
-    if updates is None:
-        raise KeyError("last_epoch")
+    if "base_lrs" not in first:
+        raise ValueError(
+            "state_dict has no base_lrs, the peaks, as if a ReduceLROnPlateau had saved it. "
+            f"{_instead('n - 1')} after n updates"
+        )
+    peaks = first["base_lrs"]
     return {
         "last_epoch": updates,
+        "_step_count": max(updates, 0) + 1,
+        "base_lrs": peaks,
+        "_last_lr": peaks,
         "offset": 0,
         "hold": [],
-        "peaks": first["base_lrs"],
         "peak_was_set": False,
-        "in_charge": updates >= 0,
+        "in_charge": [updates >= 0] * len(peaks),
     }
+
+
+def _is_of_scheduler(value: Any) -> bool:
+    return isinstance(value, Mapping) and ("last_epoch" in value or "_schedulers" in value)
+
+
+def _instead(last_epoch: int | str) -> str:
+    return (
+        f"Do not load it: build lambda_lr(optimizer, curve, last_epoch={last_epoch}), and then "
+        "call scheduler.set_peak(peak)"
+    )
+
+
+def check_values(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state whose lists have a value for each group, in numbers; the bases in float32.
+
+    Programs edit these lists, as in the states of torch, and write tensors into them.
+
+    Raises:
+        TypeError, ValueError: An entry has a wrong type, or a list a wrong length.
+    """
+    last = [float(as_number(value)) for value in state["_last_lr"]]
+    bases, in_charge = state["base_lrs"], state["in_charge"]
+    num_groups = len(state.get("records", bases))
+    for name, values in (("_last_lr", last), ("in_charge", in_charge)):
+        if not isinstance(values, list) or len(cast("list[Any]", values)) != num_groups:
+            shown = checks.short_repr(values)
+            raise ValueError(f"state_dict has {name} = {shown}, not one for each of its groups")
+    for value in in_charge:
+        check_bool("in_charge", value)
+    check_bool("peak_was_set", state["peak_was_set"])
+    checks.at_least("_step_count", state["_step_count"], 0)
+    return {**state, "base_lrs": bases_per_group("base_lrs", bases, num_groups), "_last_lr": last}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torch_bridge.groups.optimizers import all_parameters
+from torch_bridge.groups.optimizers import parameters_of
 from torch_bridge.training.checkpointing import file_format, parts
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
 from torch_bridge.training.checkpointing.parts import CheckpointPart
@@ -213,7 +213,7 @@ class _TensorAllocator:
         """The sharded parameters of an optimizer or a training step, by the path of their state."""
         by_path: dict[str, Tensor] = {}
         for path, optimizer in _optimizers_by_path(self._name, self._part).items():
-            for index, parameter in enumerate(all_parameters([optimizer])):
+            for index, parameter in enumerate(parameters_of(optimizer)):
                 if mesh_of(parameter) is not None:
                     by_path[f"{path}.state.{index}"] = parameter
         return by_path

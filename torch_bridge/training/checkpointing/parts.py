@@ -48,6 +48,7 @@ _SCHEDULES = [
 
 _SAME_ON_ALL_RANKS = (
     "last_epoch",
+    "base_lrs",
     "updates",
     "applied",
     "skipped",

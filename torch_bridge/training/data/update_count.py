@@ -1,7 +1,7 @@
 """The number of updates of a training run."""
 
 from collections.abc import Sized
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 from plateau_jax.arguments import checks
 
@@ -35,8 +35,12 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
     >>> count_updates(10, epochs=3, accumulation=4)
     9
     """
-    is_number = isinstance(loader, SupportsIndex | str)  # text is rejected below
-    batches = loader if is_number else len(loader)
+    batches: Any = loader
+    if not isinstance(loader, SupportsIndex | str):  # text is rejected below
+        try:
+            batches = len(loader)
+        except TypeError as error:
+            raise TypeError(f"{error}: pass the number of batches instead of the loader") from None
     batches = checks.at_least("the number of batches", batches, 1)
     epochs = checks.at_least("epochs", epochs, 1)
     accumulation = checks.at_least("accumulation", accumulation, 1)

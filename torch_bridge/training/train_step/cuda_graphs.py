@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from torch_bridge.groups.optimizers import all_groups
+from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.training.distributed.activation_checkpointing import is_checkpointed
 from torch_bridge.training.distributed.parallelism import Parallelism
 from torch_bridge.training.train_step.status import Status
@@ -96,7 +96,7 @@ class Guards:
             objects += module._modules.values()
             objects += module._parameters.values()
             objects += module._buffers.values()
-        for group in all_groups(self._optimizers):
+        for group in groups_of(self._optimizers):
             objects.append(group["lr"])
         for optimizer in self._optimizers:
             for state in optimizer.state.values():
@@ -106,7 +106,7 @@ class Guards:
     def _values(self) -> list[Any]:
         """Return what the objects do not show: settings, modes, the memory of the tensors."""
         values: list[Any] = []
-        for group in all_groups(self._optimizers):
+        for group in groups_of(self._optimizers):
             for name, setting in group.items():
                 if name not in _NOT_COMPARED:
                     values += name, setting

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from torch_bridge.groups.optimizers import MOMENTUM
+from torch_bridge.groups.optimizers import MOMENTUM, groups_of
 
 
 def check(optimizer: Optimizer) -> None:
@@ -28,7 +28,7 @@ def check(optimizer: Optimizer) -> None:
     """
     if not isinstance(optimizer, torch.optim.SGD):
         return
-    for group in optimizer.param_groups:
+    for group in groups_of(optimizer):
         if not group.get("fused"):
             continue
         if group["momentum"] and group["dampening"]:
@@ -46,13 +46,13 @@ def check(optimizer: Optimizer) -> None:
 def is_fused_sgd(optimizer: Optimizer) -> bool:
     if type(optimizer) is not torch.optim.SGD:
         return False
-    return any(group.get("fused") for group in optimizer.param_groups)
+    return any(group.get("fused") for group in groups_of(optimizer))
 
 
 def create_momentum(optimizer: Optimizer) -> None:
     """Create missing momentum of fused groups, as zeros, before an update."""
     states: Any = optimizer.state
-    for group in optimizer.param_groups:
+    for group in groups_of(optimizer):
         if not group["momentum"] or not group.get("fused"):
             continue
         for parameter in group["params"]:

@@ -13,10 +13,11 @@ from plateau_jax.curves.curve import Curve
 from torch_bridge.advice.value_advice import warn_of_factors
 from torch_bridge.groups.curves_and_peaks import curves_of
 from torch_bridge.groups.optimizers import (
-    all_parameters,
+    check_optimizer,
     groups_of,
-    inner_optimizer,
     needs_two_backward_passes,
+    parameters_of,
+    unwrap,
 )
 from torch_bridge.groups.options import LEARNING_RATE
 
@@ -64,12 +65,11 @@ def nested_optimizers(optimizer: Any) -> list[Any]:
     Other wrappers are not unwrapped: an optimizer with an attribute `optimizer` may add to its
     step, as Lookahead does.
     """
-    nested = [optimizer]
-    while _is_of_trainer(nested[-1]):
-        inner = inner_optimizer(nested[-1])
-        if inner is None:
+    nested: list[Any] = []
+    for item in unwrap(optimizer):
+        nested.append(item)
+        if not _is_of_trainer(item):
             break
-        nested.append(inner)
     return nested
 
 
@@ -111,7 +111,7 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
             has a non-standard `state_dict`.
     """
     for optimizer in optimizers:
-        groups_of(optimizer)
+        check_optimizer(optimizer)
         _check_closure(optimizer)
         if not is_standard_state(optimizer, optimizer.state_dict()):
             raise ValueError(
@@ -119,7 +119,7 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
                 "TrainStep could save but not load. Give it the torch optimizer inside"
             )
     model_parameters = set(map(id, model.parameters()))
-    parameters = list(map(id, all_parameters(optimizers)))
+    parameters = list(map(id, parameters_of(optimizers)))
     foreign = [parameter for parameter in parameters if parameter not in model_parameters]
     if foreign:
         raise ValueError(
@@ -175,7 +175,7 @@ def group_sizes(groups: Iterable[Any]) -> list[int]:
 
 def is_standard_state(optimizer: Optimizer, state: Any) -> bool:
     """Return True if a state has torch's form, and groups of the same sizes as the optimizer."""
-    sizes = group_sizes(optimizer.param_groups)
+    sizes = group_sizes(groups_of(optimizer))
     try:
         saved_sizes = group_sizes(state["param_groups"])
         return isinstance(state["state"], dict) and saved_sizes == sizes
@@ -190,7 +190,7 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
         ValueError: They are on several devices or on the meta device, or were made under
             `torch.inference_mode`; or there are none.
     """
-    parameters = all_parameters(optimizers)
+    parameters = parameters_of(optimizers)
     if any(parameter.is_inference() for parameter in parameters):
         raise ValueError("the model was made under torch.inference_mode(), and can't be trained")
     devices = {parameter.device for parameter in parameters}

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from plateau_jax.arguments import checks
-from torch_bridge.groups.optimizers import STEP_COUNT
+from torch_bridge.groups.optimizers import STEP_COUNT, groups_of
 from torch_bridge.training.distributed.dtensors import clone, placements_of, shard_like
 from torch_bridge.training.distributed.plain_names import without_wrappers
 from torch_bridge.training.train_step.optimizer_checks import (
@@ -38,7 +38,7 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
     inner: Optimizer = nested_optimizers(optimizer)[-1]
     has_torchs_form = is_standard_state(inner, state)
     if has_torchs_form:
-        _check_param_names(inner.param_groups, state["param_groups"])
+        _check_param_names(groups_of(inner), state["param_groups"])
         _check_shapes_for_fused(inner, state)
     optimizer.load_state_dict(state)
     if has_torchs_form:
@@ -57,7 +57,7 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
         class_name = type(optimizer).__name__
         raise ValueError(
             f"state_dict['optimizer'] is not the state of {class_name} with groups of "
-            f"{group_sizes(optimizer.param_groups)} parameters"
+            f"{group_sizes(groups_of(optimizer))} parameters"
         )
     for saved in state["param_groups"]:
         for number in saved["params"]:
@@ -88,7 +88,7 @@ def _check_owners(state: Any) -> None:
 
 def _check_dampening(optimizer: Optimizer, saved_groups: Any) -> None:
     """Reject dampening for fused SGD, which `fused_sgd.check` would reject after the load."""
-    for group, saved in zip(optimizer.param_groups, saved_groups, strict=True):
+    for group, saved in zip(groups_of(optimizer), saved_groups, strict=True):
         if group.get("fused") and saved.get("momentum") and saved.get("dampening"):
             raise ValueError("state_dict['optimizer'] has dampening, which needs fused=False")
 
@@ -152,7 +152,7 @@ def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]]
 def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
     """Copy a saved state, with its tensors sharded like the parameters."""
     copied = pytree.tree_map(_copy_leaf, state)
-    for group, saved in zip(optimizer.param_groups, copied["param_groups"], strict=True):
+    for group, saved in zip(groups_of(optimizer), copied["param_groups"], strict=True):
         # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
         for name in IMPLEMENTATION_OPTIONS:
             if name in group:
@@ -184,7 +184,7 @@ def _check_shapes_for_fused(optimizer: Optimizer, state: Any) -> None:
     # tensor.
     if not derives_from_torch(optimizer):
         return
-    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+    for group, saved in zip(groups_of(optimizer), state["param_groups"], strict=True):
         if not group.get("fused") and not saved.get("fused"):
             continue
         for parameter, number in zip(group["params"], saved["params"], strict=True):
@@ -201,7 +201,7 @@ def _check_shapes_for_fused(optimizer: Optimizer, state: Any) -> None:
 
 def _restore_dtypes(optimizer: Optimizer, state: Any) -> None:
     """Restore the saved dtypes: torch casts a loaded state to the dtypes of its parameters."""
-    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+    for group, saved in zip(groups_of(optimizer), state["param_groups"], strict=True):
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             loaded = optimizer.state.get(parameter, {})
             saved_values = state["state"].get(number)
@@ -234,7 +234,7 @@ def _lay_out_moments(optimizer: Optimizer) -> None:
     # a new layout could change the bits of their products.
     if not derives_from_torch(optimizer):
         return
-    for group in optimizer.param_groups:
+    for group in groups_of(optimizer):
         for parameter in group["params"]:
             values = optimizer.state.get(parameter, {})
             for name, value in values.items():

@@ -16,6 +16,8 @@ from types import MappingProxyType
 import torch
 from torch.optim import Optimizer
 
+from torch_bridge.groups.optimizers import groups_of
+
 # Skipping an update.
 
 SKIP_ATTRIBUTES: Mapping[type[Optimizer], str] = MappingProxyType(
@@ -35,7 +37,7 @@ the learning rate from a tensor too.
 
 def skip_attribute(optimizer: Optimizer) -> str | None:
     """Return the name in `SKIP_ATTRIBUTES`; None if the host must decide whether to skip."""
-    if not all(group.get("fused") for group in optimizer.param_groups):
+    if not all(group.get("fused") for group in groups_of(optimizer)):
         return None
     return SKIP_ATTRIBUTES.get(type(optimizer))
 
@@ -53,7 +55,7 @@ def check_shardable(optimizer: Optimizer) -> None:
         ValueError: Torch cannot run it; the message names the optimizer.
     """
     class_name = type(optimizer).__name__
-    is_fused = any(group.get("fused") for group in optimizer.param_groups)
+    is_fused = any(group.get("fused") for group in groups_of(optimizer))
     if class_name in _NOT_SHARDABLE:
         unsupported = class_name
     elif class_name in _NOT_SHARDABLE_IF_FUSED and is_fused:

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from torch.optim import Optimizer
 
 from plateau_jax.arguments.curve_warning import warn
+from plateau_jax.runs.schedules import Schedules
 from torch_bridge.advice.position_advice import (
     describe_updates,
     end_message,
     start_message,
     stuck_message,
 )
-from torch_bridge.advice.value_advice import message_at_build
-from torch_bridge.groups.optimizers import updates_made
+from torch_bridge.advice.value_advice import value_messages
+from torch_bridge.groups.optimizers import groups_of, updates_made
 from torch_bridge.groups.options import LEARNING_RATE
 from torch_bridge.training.device_clocks.device_clock import Counters, DeviceClock
 
@@ -51,22 +52,21 @@ class StartWarning:
             return ""  # the program says that the peak is meant, whatever a loaded optimizer has
         first = 0
         for optimizer in self._optimizers:
-            last = first + len(optimizer.param_groups)
-            message = message_at_build(
+            last = first + len(groups_of(optimizer))
+            messages = value_messages(
                 optimizer,
                 LEARNING_RATE,
                 clock.start.curve_step,
-                optimizer.param_groups,
-                clock.curves[first:last],
-                clock.peaks[first:last],
+                groups_of(optimizer),
+                Schedules(clock.curves[first:last], clock.peaks[first:last]),
             )
-            if message:
+            for message in messages:
                 return message
             first = last
         return ""
 
     def _read_updates_made(self) -> None:
-        self._groups = [optimizer.param_groups for optimizer in self._optimizers]
+        self._groups = [groups_of(optimizer) for optimizer in self._optimizers]
         self._updates_made: list[int | None] = [0]
         if not self._is_known:
             self._updates_made += map(updates_made, self._optimizers)
@@ -76,7 +76,7 @@ class StartWarning:
         # A load replaces the lists of groups. What other steps have done with the optimizers since
         # this one was built is not a resumed run.
         pairs = zip(self._optimizers, self._groups, strict=True)
-        if any(optimizer.param_groups is not groups for optimizer, groups in pairs):
+        if any(groups_of(optimizer) is not groups for optimizer, groups in pairs):
             self._read_updates_made()
         made = self._updates_made
         known = [number for number in made if number is not None]

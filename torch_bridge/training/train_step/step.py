@@ -12,7 +12,7 @@ from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import MAX_CONSUMED, AnyClock, check_clock
 from plateau_jax.curves.curve import Curve
 from torch_bridge.groups.curves_and_peaks import check_peaks_are_known
-from torch_bridge.groups.optimizers import all_parameters
+from torch_bridge.groups.optimizers import parameters_of
 from torch_bridge.groups.options import bases_per_group, one_if_equal
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.distributed.distribute import parallelism_of
@@ -172,7 +172,7 @@ class TrainStep:
         optimizers = tuple(chain[-1] for chain in chains)
         check_optimizers(model, optimizers)
         check_no_scheduler(nested)
-        parameters = all_parameters(optimizers)
+        parameters = parameters_of(optimizers)
         device = device_of(optimizers)
         parallelism.check_parameters(parameters)
         if isinstance(parallelism, FSDPParallelism):

@@ -19,7 +19,7 @@ from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import ResumedRun, resume
 from plateau_jax.saved_states.formats import Format, check_bool, reading_state_of
-from torch_bridge.groups.optimizers import all_groups
+from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.groups.options import check_length
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.distributed.dtensors import host_copier, mesh_coordinates
@@ -154,7 +154,7 @@ class StepState:
         counters = clock.read_counters()
         states = _optimizer_states(self._optimizers, clock, counters.curve_step)
         types = [type(optimizer).__name__ for optimizer in self._optimizers]
-        groups = [group["params"] for group in all_groups(self._optimizers)]
+        groups = [group["params"] for group in groups_of(self._optimizers)]
         carry = None if self._carry is None else self._carry.buffers
         scale = self._precision.scale
         state = TRAIN_STEP_FORMAT.build(
@@ -210,7 +210,7 @@ class StepState:
         is_rollback = self.peak_was_set and clock.read_counters().applied > 0
         if state["peak_was_set"] or is_rollback:
             now = [record._replace(peak_value=None) for record in now]
-        resumed = resume(state, applied, now, clock.settings, _OWNER, strict=strict)
+        resumed = resume(state, applied, now, clock.peaks, clock.settings, _OWNER, strict=strict)
         if len(resumed.bases) != len(now):
             raise ValueError(
                 f"state_dict was saved with {len(resumed.bases)} parameter groups, and there are "

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_bridge.groups.optimizers import all_groups
+from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.groups.options import LEARNING_RATE, written_values
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.train_step import fused_sgd
@@ -59,7 +59,7 @@ class _AttachedOptimizer(NamedTuple):
         """Return False if the user or a load has changed the groups."""
         # Every update pays for these comparisons, so they cover only changes that would go
         # unnoticed.
-        groups = self.optimizer.param_groups
+        groups = groups_of(self.optimizer)
         if groups is not self.groups or len(groups) != len(self.settings):
             return False
         for group, (params, num_params, fused) in zip(groups, self.settings, strict=True):
@@ -99,7 +99,7 @@ class OptimizerSteppers:
         self._lr_tensors: list[Tensor | None] = []
         """A copy of the tensor that each group had as `lr` when the step was built, since other
         groups may have the same one; None for a number."""
-        for group in all_groups(optimizers):
+        for group in groups_of(optimizers):
             lr = group["lr"]
             self._lr_tensors.append(lr.detach().clone() if isinstance(lr, Tensor) else None)
         self.attach()
@@ -134,10 +134,10 @@ class OptimizerSteppers:
         attached: list[_AttachedOptimizer] = []
         first = 0
         for optimizer in self._optimizers:
-            last = first + len(optimizer.param_groups)
+            last = first + len(groups_of(optimizer))
             attached.append(self._attach_optimizer(optimizer, slice(first, last)))
             first = last
-        for group, peak in zip(all_groups(self._optimizers), self._clock.peaks, strict=True):
+        for group, peak in zip(groups_of(self._optimizers), self._clock.peaks, strict=True):
             group["initial_lr"] = peak  # as a torch scheduler does
         # `prepare` compares it with the optimizers, so that the next update attaches again after an
         # interrupt anywhere before.
@@ -145,7 +145,7 @@ class OptimizerSteppers:
         self._write_tensors()
 
     def _attach_optimizer(self, optimizer: Optimizer, clock_groups: slice) -> _AttachedOptimizer:
-        groups = optimizer.param_groups
+        groups = groups_of(optimizer)
         settings: list[_GroupSettings] = []
         for group in groups:
             params = group["params"]
@@ -154,7 +154,7 @@ class OptimizerSteppers:
         lrs: Sequence[Tensor | None] = self._lr_tensors[clock_groups]
         if attribute is not None:
             lrs = self._clock.group_lrs[clock_groups]
-            written_values(optimizer)[LEARNING_RATE.base_key] = list(lrs)
+            written_values(optimizer)[LEARNING_RATE] = list(lrs)
         return _AttachedOptimizer(
             optimizer,
             groups,
@@ -189,7 +189,7 @@ class OptimizerSteppers:
                 fused_sgd.create_momentum(attached.optimizer)
 
     def _current_parameter_ids(self) -> list[list[int]]:
-        return [list(map(id, group["params"])) for group in all_groups(self._optimizers)]
+        return [list(map(id, group["params"])) for group in groups_of(self._optimizers)]
 
     def step(self, skip: Tensor, found_inf: Tensor) -> None:
         """Step all optimizers unless `skip`, a bool scalar; `found_inf` has it in float32."""
@@ -225,7 +225,7 @@ class OptimizerSteppers:
             if attached.is_on_device:
                 continue
             values = lrs[attached.clock_groups]
-            written_values(attached.optimizer)[LEARNING_RATE.base_key] = values
+            written_values(attached.optimizer)[LEARNING_RATE] = values
             for group, tensor, lr in zip(attached.groups, attached.lrs, values, strict=True):
                 if tensor is None:
                     group["lr"] = lr
@@ -239,7 +239,7 @@ def check_capturable(optimizer: Optimizer) -> None:
     Raises:
         ValueError: The optimizer is not fused, or not capturable.
     """
-    groups = optimizer.param_groups
+    groups = groups_of(optimizer)
     class_name = type(optimizer).__name__
     if skip_attribute(optimizer) is None:
         names = ", ".join([known.__name__ for known in SKIP_ATTRIBUTES])
