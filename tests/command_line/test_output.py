@@ -77,7 +77,7 @@ def test_json_of_numbers_in_any_spelling(printed_by):
 
 def test_csv_on_standard_output(printed_by):
     printed = printed_by("2 --csv - --peak 0.5")
-    assert printed == "step,learning_rate\r\n0,0.5\r\n1,0.25\r\n2,0.0\r\n"
+    assert printed == "step,learning_rate\n0,0.5\n1,0.25\n2,0.0\n"
 
 
 # Comparisons.

@@ -58,6 +58,16 @@ def test_output_in_any_encoding(encoding):
     assert process.stdout == table + b"\n"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the device is that of Linux")
+@pytest.mark.parametrize("options", [[], ["--json"], ["--csv", "-"], ["--export", "-"]])
+def test_full_disk_is_one_line(options):
+    with open("/dev/full", "w") as full:
+        process = subprocess.run([*COMMAND, "9", *options], stdout=full, stderr=subprocess.PIPE)
+    assert process.returncode == 2
+    (line,) = process.stderr.splitlines()
+    assert line.endswith(b"error: [Errno 28] No space left on device")
+
+
 def test_closed_pipe_is_not_an_error():
     reader, writer = os.pipe()
     os.close(reader)

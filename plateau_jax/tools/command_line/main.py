@@ -45,15 +45,16 @@ def main(arguments: list[str] | None = None) -> int:
         curves = _build_curves(options)
         text = _text(options, curves)
         _write_files(options, curves)
+        if options.csv == "-":
+            _write_values(curves[0], options.peak, sys.stdout)
+        elif options.export == "-":
+            print(_exported_text(options, curves), end="")
+        else:
+            print(text)
+        sys.stdout.flush()
     # Matplotlib raises RuntimeError for a format that needs TeX.
     except (ModuleNotFoundError, OSError, RuntimeError, TypeError, ValueError) as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
-    if options.csv == "-":
-        _write_values(curves[0], options.peak, sys.stdout)
-    elif options.export == "-":
-        print(_exported_text(options, curves), end="")
-    else:
-        print(text)
     return 0
 
 
@@ -263,7 +264,7 @@ def _write_values(curve: Curve, peak: float | None, file: TextIO) -> None:
     if peak is None:
         peak = 1.0
     chunk = 1 << 16  # steps; a curve may have 2**31, too many for one array
-    writer = csv.writer(file)
+    writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["step", "learning_rate"])
     for first in range(0, curve.total_steps + 1, chunk):
         steps = range(first, min(first + chunk, curve.total_steps + 1))
