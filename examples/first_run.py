@@ -9,7 +9,7 @@ torch.nn with `lambda_lr`: the same curve, initial weights and batches.
 3. A resume: a run under a cosine continues under one that is twice as long. The schedules of optax
    and torch say nothing; `lambda_lr` raises an error.
 
-The exit status is 1 if one of this does not hold.
+The exit status is 1 if any of this does not hold.
 
     python examples/first_run.py
     python examples/first_run.py --steps 2000 --output digits.png
@@ -48,7 +48,7 @@ BLUE, ORANGE, GREEN = (
     "#0072B2",
     "#D55E00",
     "#009E73",
-)  # Okabe and Ito, safe for colour-blind readers
+)  # Okabe and Ito, safe for color-blind readers
 
 
 class Data:
@@ -195,8 +195,8 @@ class Resume(NamedTuple):
     """A run that was resumed under a changed schedule.
 
     Attributes:
-        planned, resumed: The learning rate of the next update, without and with the resume; None
-            after an error.
+        planned, resumed: The learning rate of the second update, without and with the resume; None
+            after an error. In torch, the first one has the learning rate of the optimizer's state.
         said: Every warning and error.
     """
 
@@ -211,7 +211,8 @@ def resume_longer(make_run, data, at, steps):
     for batch in data.batches[:at]:
         run.update(*batch)
     checkpoint = run.checkpoint()
-    _, planned = run.update(*data.batches[at])
+    run.update(*data.batches[at])
+    _, planned = run.update(*data.batches[at + 1])
     longer = make_run(2 * steps)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -219,7 +220,8 @@ def resume_longer(make_run, data, at, steps):
             longer.load(checkpoint)
         except ValueError as error:
             return Resume(float(planned), None, f"{type(error).__name__}: {error}")
-        _, resumed = longer.update(*data.batches[at])
+        longer.update(*data.batches[at])
+        _, resumed = longer.update(*data.batches[at + 1])
     said = "; ".join(str(warning.message) for warning in caught)
     return Resume(float(planned), float(resumed), said)
 
@@ -286,10 +288,11 @@ def main() -> None:
         print(f"{name} after {steps} updates: held-out loss {loss:.4f}, {accuracy:.2%} right")
     loss, accuracy = finished.evaluate(*data.held_out)
     print(f"the branch after {end} updates: held-out loss {loss:.4f}, {accuracy:.2%} right", end="")
-    print(f" ({in_torch.held_out[end // INTERVAL * INTERVAL]:.4f} without the cooldown)")
+    near_end = end // INTERVAL * INTERVAL
+    print(f" ({in_torch.held_out[near_end]:.4f} without the cooldown)")
 
     at = 6 * steps // 10
-    print(f"\na cosine over {steps} updates, resumed at update {at} as one over {2 * steps}:")
+    print(f"\na cosine over {steps} updates, resumed at update {at} with a length of {2 * steps}:")
     cosines = {
         "optax": lambda total: JaxRun(seed, optax.cosine_decay_schedule(PEAK, total)),
         "torch": lambda total: TorchRun(seed, lambda adamw: CosineAnnealingLR(adamw, total)),
@@ -304,7 +307,8 @@ def main() -> None:
 
     claims = {
         "the learning rates are equal": differing == 0,
-        "the branch is a finished model": branch.lrs[end - 1] < PEAK / 10,
+        "the cooldown lowers the loss": branch.held_out[end] < in_torch.held_out[near_end],
+        "optax and torch say nothing": not (resumes["optax"].said or resumes["torch"].said),
         "lambda_lr refuses the resume": resumes["here"].resumed is None,
     }
     failed = [claim for claim, holds in claims.items() if not holds]

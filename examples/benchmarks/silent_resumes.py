@@ -1,10 +1,11 @@
 """What schedules say when a run resumes under a changed one.
 
-Each schedule is trained to update 6,000 of 10,000, and its states are saved. Then the program is
-built again, for a run twice as long, or with a warmup of 1,000 updates instead of 500, and loads
-them. A schedule *jumps* if the learning rate differs from that of the uninterrupted run by this
-factor (in the second update, because the first one has the learning rate of the optimizer's state).
-It is *ignored* if 2,000 updates follow the old one, and *right* if the new one has the same past.
+Each schedule runs to update 6,000 of 10,000, and its states are saved. The program is then built
+again, for twice as many updates or with a warmup of 1,000 updates instead of 500, and loads the
+states. The schedule *jumps* by the ratio of its learning rate to that of the uninterrupted run, in
+the second update: in torch the first one uses the learning rate in the optimizer's state. The
+change is *ignored* if the next 2,000 updates follow the old schedule. It is *right* if they follow
+the new one and both have the same past; otherwise *the past differs*.
 
     python examples/benchmarks/silent_resumes.py
 
@@ -147,6 +148,7 @@ def resume(make_run, changed):
     if np.allclose(lrs, whole[AT:], rtol=1e-3):
         same_past = np.allclose(whole[:AT], make_run(*PLANNED).lrs(AT), rtol=1e-3)
         return "right" if same_past else "the past differs"
+    assert np.allclose(lrs, planned, rtol=1e-3)
     return "ignored"
 
 

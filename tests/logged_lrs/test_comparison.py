@@ -193,7 +193,7 @@ def peak(number):
         (FROM_ONE, warmup_from_one, 300, "warmup", "takes 300 updates instead of 100"),
         (WSD, plateau_after_warmup, 400, "warmup", "the warmup takes 400 updates instead"),
         (COSINE, floor, 0.0, "floor", "towards 0.0 instead of 6e-05: the floor is ignored"),
-        (COSINE, floor, 1.2e-4, "floor", "towards 0.00012 instead of 6e-05: a floor was added"),
+        (COSINE, floor, 1.2e-4, "floor", "towards 0.00012 instead of 6e-05: a different floor"),
         (COSINE, clipped, 1e-4, "floor", "does not fall below 0.0001: a floor was added"),
         (COSINE, peak, 3e-4, "peak", "the peak is 0.0003, 0.5 times the given one"),
     ],
@@ -259,7 +259,7 @@ def test_a_log_of_zeros_has_stopped(curve, zero):
 
 
 def test_bare_round_numbers_are_judged_by_three_digits():
-    """0.001 is no licence for half of it."""
+    """0.0005 does not count as 0.001."""
     rows = rows_of(step=range(0, 600, 10), lr=[1e-3] * 30 + [5e-4] * 30)
     comparison = compare_log(rows, StagedCurve([(600,)], start=1.0), 5e-4)
     assert comparison.first_difference == 0

@@ -1,4 +1,4 @@
-"""Logs that are still written, or damaged: what is read are rows of the log, or nothing."""
+"""Logs that are still being written, or damaged: what is read are rows of the log, or nothing."""
 
 import json
 import math

@@ -15,9 +15,11 @@ from support.wrong import raises, wrong
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
+    CosineAnnealingLR,
     LambdaLR,
     OneCycleLR,
     ReduceLROnPlateau,
+    SequentialLR,
 )
 
 from plateau_jax import CurveWarning, DataClock, HoldUntilFlat, PlateauCurve
@@ -188,11 +190,25 @@ def test_state_of_torch_without_a_peak(scheduler):
     scheduler.rejects(one_cycle.state_dict(), "base_lrs are not the peaks", *instead)
 
 
+def test_state_of_a_sequence_that_began_without_a_peak(scheduler):
+    """The count of the sequence, not that of the scheduler whose turn is over."""
+    optimizer = optimizer_with([0.1, 0.1])
+    one_cycle = OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
+    sequence = SequentialLR(optimizer, [one_cycle, CosineAnnealingLR(optimizer, 9)], [3])
+    for _ in range(7):
+        optimizer.step()
+        sequence.step()
+    scheduler.rejects(sequence.state_dict(), "base_lrs are not the peaks", "last_epoch=6), and")
+
+
 def test_state_of_reduce_on_plateau(scheduler):
     """Its `last_epoch` does not count updates."""
     plateau = ReduceLROnPlateau(optimizer_with([0.1, 0.1]))
     plateau.step(1.0)
-    instead = ["last_epoch=n - 1), and then ", "scheduler.set_peak(peak) after n updates"]
+    instead = [
+        "last_epoch=n - 1), and then ",
+        "scheduler.set_peak(peak); n is the number of updates so far",
+    ]
     scheduler.rejects(plateau.state_dict(), "no base_lrs", *instead)
 
 

@@ -25,6 +25,50 @@ from torch_bridge import TrainStep, follow, lambda_lr
 LINEAR = PlateauCurve(200, decay_shape="linear")
 
 
+# Hooks of the program, which torch calls in turn with that of the advice.
+
+
+def move(scheduler):
+    scheduler.last_epoch = 5
+
+
+def load(scheduler):
+    scheduler.load_state_dict(scheduler.state_dict())
+
+
+def raise_peak(scheduler):
+    scheduler.set_peak(0.75)
+
+
+@pytest.mark.parametrize("act", [lambda_lr.step, load, move, raise_peak])
+@pytest.mark.parametrize("update", [0, 3, 168, 169, 170, 250])
+def test_hooks_of_the_program_may_move_the_scheduler(act, update):
+    """Before the last check of the advice, at it, and after it."""
+    optimizer = optimizer_with([0.5])
+    schedulers = []
+    updates = []
+
+    def hook(*_):
+        updates.append(None)
+        if len(updates) == update + 1:
+            act(schedulers[0])
+
+    curve = PlateauCurve(1_000)
+    optimizer.register_step_pre_hook(hook)
+    schedulers.append(lambda_lr(optimizer, curve))
+    advance(optimizer, schedulers[0], 300)
+    peak = 0.75 if act is raise_peak else 0.5
+    assert lrs_of(optimizer) == learning_rates([peak], curve, schedulers[0].curve_step)
+
+
+def test_log_that_the_program_corrects_is_no_value():
+    optimizer = optimizer_with([0.5])
+    scheduler = lambda_lr(optimizer, CURVE)
+    advance(optimizer, scheduler, 3)
+    scheduler._last_lr[0] = 0.9
+    lambda_lr(optimizer, CURVE)  # warns if a value was not written by a scheduler
+
+
 # Groups that change under a different scheduler, or one by one.
 
 

@@ -75,7 +75,7 @@ MOMENTUM = "momentum_buffer"
 """The entry with the momentum of SGD, which counts no updates."""
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "square_avg", "row_var", "col_var", "variance", "prev")
-"""Entries of torch's optimizers that stay zero until the first gradient that is not."""
+"""Entries of torch's optimizers that stay zero until the first nonzero gradient."""
 
 
 def updates_made(optimizer: Optimizer) -> int | None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
+from torch_bridge.groups.optimizers import unwrap
 
 _Value = TypeVar("_Value")
 
@@ -88,7 +89,7 @@ class GroupOption(NamedTuple):
         return as_number(self.read(group))
 
     def has_value(self, group: dict[str, Any], value: Any) -> bool:
-        """Return True if the group has this value, but for rounding; waits for a device."""
+        """Return True if the group has this value, up to rounding; waits for a device."""
         return is_same(self.number_in(group), as_number(value))
 
     def is_in(self, group: dict[str, Any]) -> bool:
@@ -159,6 +160,9 @@ LEARNING_RATE = GroupOption("lr")
 def written_values(optimizer: Optimizer) -> dict[GroupOption, list[Any]]:
     """Return what schedulers of this library wrote last into each option of an optimizer's groups.
 
-    It is kept outside of the groups, so that no state of the optimizer contains it.
+    It is kept outside of the groups, so that no state of the optimizer contains it, and at the
+    innermost optimizer, so that wrappers of one share it.
     """
-    return vars(optimizer).setdefault("_values_of_curves", {})
+    *_, innermost = unwrap(optimizer)
+    attributes = cast("dict[str, Any]", vars(innermost))
+    return attributes.setdefault("_values_of_curves", {})

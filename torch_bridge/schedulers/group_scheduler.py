@@ -55,7 +55,7 @@ _NEVER = 2**64
 """Above every step of a curve."""
 
 _PAST_END_INTERVAL = 32
-"""Past the end of a curve with a floor, a warning may be due in every 32nd step."""
+"""Past the end, only every 32nd step checks whether a warning is due."""
 
 
 class GroupScheduler(LRScheduler):
@@ -112,13 +112,14 @@ class GroupScheduler(LRScheduler):
         """True if the program has set the bases, in this run or before. The saved ones may then
         differ from the program's without a warning."""
         self._last_lr: list[Any] = []
+        self._known_optimizer = optimizer
         self._written = written_values(optimizer)
         self._stop_counting: Callable[[], Any] | None = None
         """Ends the count of updates for the advice; None without advice."""
         self._end_step = _NEVER
         """The step of the curve from which a warning about its end may be due."""
         self._check_step = _NEVER
-        """The same, or 0 if the updates are counted: `step` compares only this one."""
+        """The same, or 0 once all updates are counted: a step compares only this number."""
 
         message, was_loaded = "", False
         if advise:
@@ -139,10 +140,10 @@ class GroupScheduler(LRScheduler):
             self._initial_step()
         if advise:
             self._stop_counting = do_nothing
-        self._count_from_here(message, was_loaded=was_loaded)
+        self._count_from_here(message, was_loaded=was_loaded, is_new=True)
 
     def _first_position(self, last_epoch: int) -> Position:
-        """Return the position before the step that torch's constructor makes, which only counts."""
+        """Return the position before the step of torch's constructor, which does not move it."""
         clock = self._clock
         if last_epoch < 0:
             return start_position(clock, -1, 0)
@@ -189,6 +190,8 @@ class GroupScheduler(LRScheduler):
 
     def _is_unchanged(self) -> bool:
         """Return True if the program has changed neither the groups nor the lists."""
+        if self.optimizer is not self._known_optimizer:
+            return False
         present, known, accepted = self._present(), self._groups, self._schedules
         if len(present) != len(known) or not all(map(is_, present, known)):
             return False
@@ -255,13 +258,15 @@ class GroupScheduler(LRScheduler):
             if place is None:
                 group[option.base_key] = base
             group.setdefault(option.base_key, base)
+        self._known_optimizer = self.optimizer  # or a wrapper of the same
         self.lr_lambdas, self.base_lrs = [*schedules.curves], [*schedules.bases]
         self._groups, self._schedules = groups, schedules
 
     def _replace_bases(self, bases: list[float], *, keeps_others: bool) -> None:
-        """Replace the bases of the groups, or keep those that other code has written into groups.
+        """Replace the bases.
 
-        Torch's `OneCycleLR` does so, and reads them.
+        With `keeps_others`, a base that other code has written into a group stays there: torch's
+        `OneCycleLR` writes and reads it.
         """
         key, before = self._option.base_key, self._schedules
         for group, base, old in zip(self._groups, bases, before.bases, strict=True):
@@ -315,6 +320,7 @@ class GroupScheduler(LRScheduler):
     # In torch's class, a plain attribute.
     @last_epoch.setter
     def last_epoch(self, updates: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        updates = checks.integer("last_epoch", updates)
         before = self._position
         if updates == before.updates:
             return
@@ -388,7 +394,7 @@ class GroupScheduler(LRScheduler):
         self._position = position
         values = self.get_lr()
         self._option.write(self._groups, values)
-        self._last_lr = self._written[self._option] = values
+        self._last_lr, self._written[self._option] = [*values], values
 
     def _accept_changes(self) -> None:
         """Follow the groups and lists as the program has left them; an error changes nothing."""
@@ -411,16 +417,18 @@ class GroupScheduler(LRScheduler):
 
     # The advice.
 
-    def _count_from_here(self, value_message: str = "", *, was_loaded: bool = False) -> None:
+    def _count_from_here(
+        self, value_message: str = "", *, was_loaded: bool = False, is_new: bool = False
+    ) -> None:
         """Compare steps with updates from here on: the scheduler is new, was moved or loaded."""
         if self._stop_counting is None:
             return
-        self._stop_counting()
         is_lr = self._option.name == "lr"
         advice = StepAdvice(
             self._clock, self._position, value_message, was_loaded=was_loaded, counts_steps=is_lr
         )
-        self._stop_counting = count_updates(advice, self.optimizer, self._before_update)
+        method: Any = self._before_update
+        self._stop_counting = count_updates(advice, self.optimizer, method, is_new=is_new)
         end = first_step_past_end(self._schedules.curves)
         is_before = is_lr and any(self._schedules.bases) and self.curve_step < end
         self._check_step = self._end_step = end if is_before else _NEVER
@@ -435,7 +443,7 @@ class GroupScheduler(LRScheduler):
                 self.optimizer, self._position, self._schedules, self._has_loaded
             )
             if advice.has_counted_all:
-                self._check_step = 0  # the next step removes the hook, which can't do this itself
+                self._check_step = 0  # the next step removes the hook
             if message and self._has_written():
                 warn(message)
 
@@ -461,8 +469,8 @@ class GroupScheduler(LRScheduler):
         with suppress(TypeError, ValueError):
             schedules = self._read_schedules(needs_bases=False)
             groups = self._present()
-        # A new group, or one with a new base, has not got its value from the curve yet. So it is
-        # not in charge, and after a load its next update has the same value as without.
+        # A new group, or one with a new base, does not have its value from the curve yet: its
+        # `in_charge` is False, and after a load its next update has the same value as without.
         last: list[Any] = schedules.values_at(self.curve_step)[:]
         for index, group in enumerate(groups):
             place = self._place_of(group)
@@ -541,7 +549,7 @@ class GroupScheduler(LRScheduler):
                 value = values[index : index + 1]
                 self._option.write([group], value)
                 self._last_lr[index : index + 1] = value
-                self._written[self._option] = self._last_lr
+                self._written[self._option] = [*self._last_lr]
 
     def __getstate__(self) -> dict[str, Any]:
         is_counting = None if self._stop_counting is None else do_nothing
@@ -549,9 +557,9 @@ class GroupScheduler(LRScheduler):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        written_values(self.optimizer).update(self._written)
-        self._written = written_values(self.optimizer)
-        self._count_from_here()
+        written_values(self._known_optimizer).update(self._written)
+        self._written = written_values(self._known_optimizer)
+        self._count_from_here(is_new=True)
 
 
 def _has_plain_step(optimizer: Optimizer) -> bool:

@@ -80,8 +80,8 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
         return saved
     states = list(_states_in(state))
     first = next(inner for inner in states if not inner.get("_schedulers"))
-    # A ChainedScheduler has none.
-    updates: Any = next((i["last_epoch"] for i in states if "last_epoch" in i), None)
+    # The state of a ChainedScheduler has no last_epoch.
+    updates: Any = next((inner["last_epoch"] for inner in states if "last_epoch" in inner), None)
     if "kind" in first:
         SCHEDULER_FORMAT.read("state_dict", first)  # raises an error that says what it is
     if "base_lrs" not in first or updates is None:
@@ -91,12 +91,12 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     if "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
             "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. "
-            f"{_instead(first['last_epoch'] - 1)}"
+            f"{_instead(updates - 1)}"
         )
     if "base_lrs" not in first:
         raise ValueError(
             "state_dict has no base_lrs, the peaks, as if a ReduceLROnPlateau had saved it. "
-            f"{_instead('n - 1')} after n updates"
+            f"{_instead('n - 1')}; n is the number of updates so far"
         )
     peaks = first["base_lrs"]
     return {

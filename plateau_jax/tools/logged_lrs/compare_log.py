@@ -29,10 +29,10 @@ class LogComparison:
             None if all are.
         logged, expected: The learning rate there in the log, and that of the curve; None if all are
             on the curve.
-        faults: Each fault that explains every learning rate of the log, with at most eight ranges
-            of its number; empty if no known fault does, or if all are on the curve and the log does
-            not continue past its end. A fault is a named tuple of `name`, `text`, and `least` and
-            `most`, the limits of its number.
+        faults: The faults that explain every learning rate of the log, without those that another
+            one includes; at most eight ranges each. Empty if no known fault does, or if all are on
+            the curve and the log does not continue past its end. A fault is a named tuple of
+            `name`, `text`, and `least` and `most`, the limits of its number.
         not_logged: A text that names the steps of the curve before the first row and after the
             last; "" if there are none.
     """
@@ -82,7 +82,7 @@ class LogComparison:
 
 def _explanation(faults: Sequence[Fault]) -> list[str]:
     if not faults:
-        why = "no known fault explains all rows, or fewer than three rows differ"
+        why = "fewer than three rows differ, or no known fault explains all rows"
         return [f"no fault is named: {why}"]
     if len(faults) == 1:
         return [f"this fault explains all rows: {faults[0].text}"]
@@ -162,7 +162,7 @@ def compare_log(
         raise ValueError(Message("curve", f" is from BatchPlan.scale: {problem}"))
     if not checks.peak("peak_value", peak_value) > 0:
         raise ValueError(checks.must("peak_value", peak_value, "be positive"))
-    # Without float32's digits in the report.
+    # Not rounded to float32: the report shows the peak as the user wrote it.
     peak = float(checks.number("peak_value", peak_value))
     cells = read_lrs(source, step, lr)
     logged = PrintedLrs.from_cells(cells)
@@ -176,7 +176,7 @@ def compare_log(
     if _contain_any(logged, expected) and not _contain_any(exact, expected):
         raise ValueError(
             "the learning rates of the log have too few digits: as they are printed, all may be on "
-            "the curve, but with further zeros they are not: log them as in f'{lr:.3e}'"
+            "the curve, but with further zeros they are not. Log them as in f'{lr:.3e}'"
         )
     comparisons = [
         _compare(logged, lrs, checked, peak, start)
@@ -237,15 +237,15 @@ def _is_new(fault: Fault, faults: Sequence[Fault]) -> bool:
         fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
         for wider in faults
     )
-    # From 0, the number of these is one more or less.
+    # Counting from 0 only changes the number of these by one.
     return fault.name not in ("late", "early", "past the end") and not is_within
 
 
 def _not_logged(logged: PrintedLrs, curve: Curve) -> str:
     places: list[str] = []
-    if logged.steps[0] > 0:
+    if logged.steps[0] > 1:
         places.append(f"before step {logged.steps[0]}")
-    if logged.steps[-1] < curve.total_steps:
+    if logged.steps[-1] < curve.total_steps - 1:
         places.append(f"after step {logged.steps[-1]}")
     if not places:
         return ""

@@ -118,13 +118,13 @@ _SENTENCES = {
     "too fast": (
         "the learning rates move {times} too fast",
         _CALLERS,
-        "the curve of the run is {times} shorter",
+        "the curve of the run is shorter by this factor",
         "a step of the log is {updates}",
     ),
     "too slow": (
         "the learning rates move {times} too slowly",
         "the scheduler steps once in {updates}",
-        "the curve of the run is {times} longer",
+        "the curve of the run is longer by this factor",
         "an update is {steps} of the log",
     ),
     "stopped": (
@@ -226,25 +226,23 @@ def _totals(p: _Plan) -> range:
     return range(p.warmup + 1, 4 * p.total)
 
 
-def _stretched(n: _Numbers, k: _Numbers, p: _Plan, *, with_warmup: int | None = None) -> _Numbers:
-    """A curve of k updates, with the planned warmup, or with a warmup of the same fraction.
+def _warmup_of_total(k: _Numbers, p: _Plan, plus: int | None) -> _Numbers | int:
+    """The planned warmup; or its fraction of k, rounded down, plus a number."""
+    return p.warmup if plus is None else p.warmup * k // p.total + plus
 
-    That fraction is rounded down, plus `with_warmup`.
-    """
-    warmup = p.warmup
-    if with_warmup is not None:
-        warmup = p.warmup * k // p.total + with_warmup
+
+def _stretched(n: _Numbers, k: _Numbers, p: _Plan, *, warmup_plus: int | None) -> _Numbers:
+    """A curve of k updates."""
+    warmup = _warmup_of_total(k, p, warmup_plus)
     after = p.warmup + (n - warmup) * (p.total - p.warmup) / np.maximum(k - warmup, 1)
     return np.where(n < warmup, n * p.warmup / np.maximum(warmup, 1), after)
 
 
 def _with_longer_plateau(
-    n: _Numbers, k: _Numbers, p: _Plan, *, decay_plus: int, with_warmup: int | None = None
+    n: _Numbers, k: _Numbers, p: _Plan, *, warmup_plus: int | None, decay_plus: int
 ) -> _Numbers:
     """A curve of k updates, whose decay after the plateau takes the same fraction of them."""
-    warmup = p.warmup
-    if with_warmup is not None:
-        warmup = p.warmup * k // p.total + with_warmup
+    warmup = _warmup_of_total(k, p, warmup_plus)
     planned = p.total - p.end - 1
     decay = np.maximum(planned * k // p.total + decay_plus, 1)
     stop = k - decay
@@ -256,7 +254,7 @@ def _with_longer_plateau(
     return np.where(n < stop, before, p.end + 1 + (n - stop) * planned / decay)
 
 
-def _warmup_of(start: _Step, after: _Step, n: _Numbers, k: _Numbers, p: _Plan) -> _Numbers:
+def _joined(start: _Step, after: _Step, n: _Numbers, k: _Numbers, p: _Plan) -> _Numbers:
     return np.where(n < k, start(n, k, p), after(n, k, p))
 
 
@@ -315,20 +313,20 @@ _FORMULAS = (
         "earlier",
     ),
     *(
-        _Formula("total", partial(_stretched, with_warmup=plus), _totals, stretches=True)
+        _Formula("total", partial(_stretched, warmup_plus=plus), _totals, stretches=True)
         for plus in (None, 0, 1)
     ),
     *(
         _Formula(
             "total",
-            partial(_with_longer_plateau, decay_plus=decay_plus, with_warmup=plus),
+            partial(_with_longer_plateau, warmup_plus=plus, decay_plus=decay_plus),
             lambda p: range(p.warmup + 1, 4 * p.total * (p.plateau <= p.end)),
         )
         for plus in (None, 0, 1)
         for decay_plus in (0, 1)
     ),
     *(
-        _Formula("warmup", partial(_warmup_of, start, after), numbers, stretches=stretches)
+        _Formula("warmup", partial(_joined, start, after), numbers, stretches=stretches)
         for start, numbers in _WARMUP_STARTS
         for after, stretches in _AFTER_WARMUP
     ),
@@ -364,7 +362,8 @@ def _plan_of(curve: Curve, peak: float, logged: PrintedLrs, first_off: int) -> _
         build_table(finer), np.arange(total * fractions + 1, dtype=np.int32)
     )
     lrs = multipliers * np.float64(np.float32(peak))
-    slack = _ROUNDED if len(segments) > 4 else 0.0
+    is_rounded = len(segments) - 1 - (warmup > 0) >= 3
+    slack = _ROUNDED if is_rounded else 0.0
     return _Plan(
         total, warmup, plateau, end, slack, second, last, off, first_off > 1, lrs, fractions
     )
@@ -513,7 +512,11 @@ def _of_floor(logged: PrintedLrs, expected: Floats, plan: _Plan) -> Iterator[Fau
     floor = 0.0
     if low > 0:
         floor = simplest_between(low, high)
-    cause = "a floor was added" if floor > end else "the floor is ignored"
+    cause = "a different floor"
+    if floor == 0:
+        cause = "the floor is ignored"
+    elif end == 0:
+        cause = "a floor was added"
     text = f"the learning rate falls towards {floor!r} instead of {end:.6g}: {cause}"
     yield Fault("floor", text, low, high)
 

@@ -18,7 +18,7 @@ _ESCAPE_CODE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Such as a color of a console."""
 
 # In "iter 50/1000 | learning rate: 1.5E-04 | LR (group 0)=0.1, 'lr': 3e-4": 50, 1.5E-04, 0.1 and
-# 3e-4, with the names before them. "1,000" and "0,0003" are one number, which no column takes.
+# 3e-4, with the names before them. "1,000" and "0,0003" are matched whole, for the error message.
 _NAMED_NUMBER = re.compile(
     r"(?P<name>[A-Za-z_][\w/.()-]*(?: [\w()]+)*?)['\"]?\s*[:=]?\s*\[?\s*['\"]?"
     r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3,})+|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)])"
@@ -35,7 +35,8 @@ class Log:
 
     Attributes:
         name: Its name in messages.
-        rows: Mappings from columns to cells; of a file, one for each line, empty if it is no row.
+        rows: Mappings from columns to cells; for a file that is read line by line, one per line,
+            empty if the line is not a row.
         place: What messages call a row.
     """
 

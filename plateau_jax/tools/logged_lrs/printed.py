@@ -25,7 +25,7 @@ KNOWN_DIGITS = 3
 """Numbers with fewer digits do not show their precision. Then this many are assumed."""
 
 _MANY_NUMBERS = 5
-"""By chance, a third digit is 0 in one of ten numbers, but not in so many of them."""
+"""By chance, the third digit of one number in ten is 0, but hardly that of five numbers."""
 
 _MAX_LAST_PLACE = -4
 """Loggers that round a bare number keep at least four decimals: 0.0 is at most 0.00005."""
@@ -43,7 +43,8 @@ class PrintedLrs:
         values: The learning rates, shape (n,).
         low, high: The ends of the intervals, shape (n,): half a unit of the last digit, plus the
             rounding to float32.
-        digits: The most significant digits of a learning rate; None if the log does not show them.
+        digits: The largest number of significant digits that a learning rate shows; None if the log
+            does not show them.
     """
 
     steps: Steps
