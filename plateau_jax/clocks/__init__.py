@@ -14,6 +14,6 @@ To add a hold rule:
 2. Add the class to `AnyHoldRule`.
 3. In `tests/support/clocks/rules.py`, add a simulation, a strategy and samples. `Below` is the
    nearest model, and `UntilFlat` for a rule that holds only plateaus.
-4. Add the name to the `__init__.py` and the `__init__.pyi` of both packages, to `docs/reference/`
-   and to `docs/clocks.md`.
+4. Add the name to the `__init__.py` and the `__init__.pyi` of both packages, to
+   `docs/reference/index.md` and to `docs/clocks.md`.
 """

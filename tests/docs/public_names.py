@@ -1,4 +1,4 @@
-"""The public names, their methods and their signatures."""
+"""The public names and their methods."""
 
 import inspect
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import Any
 
 import plateau_jax
 import torch_bridge
-from plateau_jax import Curve, CurveWarning
+from plateau_jax import Curve
 
 PUBLIC_NAMES: dict[str, Any] = {}
 """The values by their full names. A name of `plateau_jax` in `torch_bridge` is left out."""
@@ -18,20 +18,6 @@ for _package in (plateau_jax, torch_bridge):
             PUBLIC_NAMES[f"{_package.__name__}.{_name}"] = _value
 
 PREFIXES = ("plateau_jax.", "torch_bridge.")
-
-WITHOUT_CONSTRUCTOR = (Curve, CurveWarning)
-"""Classes that no program builds."""
-
-
-def public_signatures() -> set[str]:
-    """Return texts such as `plateau_jax.DataClock(unit, count=None)`."""
-    signatures: set[str] = set()
-    for name, value in PUBLIC_NAMES.items():
-        if value not in WITHOUT_CONSTRUCTOR:
-            signatures.add(name + _parameters(value))
-        for method in methods_of(value):
-            signatures.add(f"{name}.{method}{_parameters(getattr(value, method))}")
-    return signatures
 
 
 def methods_of(value: Any) -> Iterator[str]:
@@ -50,14 +36,3 @@ def methods_of(value: Any) -> Iterator[str]:
 
 def _is_method(value: object) -> bool:
     return inspect.isfunction(value) or inspect.ismethod(value)
-
-
-def _parameters(function: Any) -> str:
-    """Return the names, kinds and defaults of the parameters."""
-    signature = inspect.signature(function)
-    parameters = [
-        parameter.replace(annotation=inspect.Parameter.empty)
-        for parameter in signature.parameters.values()
-        if parameter.name != "self" and not parameter.name.startswith("_")
-    ]
-    return str(inspect.Signature(parameters))

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import pytest
 from bs4 import BeautifulSoup
-from docs.public_names import PUBLIC_NAMES
 from support.design.page import chromium
 from support.docs.pages import ROOT
 
@@ -56,22 +55,6 @@ def html(site):
 
 
 @pytest.fixture(scope="module")
-def reference(html):
-    """The description of each name and member in the reference, without those of its members."""
-    result = {}
-    for file, page in html.items():
-        if not file.startswith("reference/"):
-            continue
-        for heading in page.select("dl.py > dt.sig[id]"):
-            element = heading.find_next_sibling("dd")
-            description = BeautifulSoup(str(element), "html.parser")
-            for member in description.select("dd dl.py"):
-                member.decompose()
-            result[str(heading["id"])] = description
-    return result
-
-
-@pytest.fixture(scope="module")
 def browser():
     with chromium() as window:
         yield window
@@ -97,30 +80,19 @@ def search(site, browser):
     return links
 
 
-def test_every_public_name_is_in_the_reference(reference):
-    names = {name for name in reference if name.count(".") == 1}
-    assert names == PUBLIC_NAMES.keys()
+UNRENDERED = re.compile(r"`|\w\*\*|^ *[->] |::")
+"""Code, bold names, lists and quotations that are shown as text."""
 
 
-NOT_PROSE = ".doctest, .highlight-python, .highlight-default, code, dt, .rubric"
-"""The elements with examples, inline code and section titles; equations are left."""
-
-UNRENDERED = re.compile(r"`|\*(?!\*?\w+( |$))|^ *- |^ *>|::|^[A-Z]\w+:$")
-"""Lists shown as text, unrecognized sections, and stray stars or quotes.
-
-The stars of a parameter, such as `**settings`, are right.
-"""
-
-
-def test_reference_contains_no_unrendered_markup(reference):
+def test_reference_contains_no_unrendered_markup(html):
     wrong = []
-    for name, body in reference.items():
-        shown = BeautifulSoup(str(body), "html.parser")
-        for tag in shown.select(NOT_PROSE):
-            tag.decompose()
-        wrong.extend(
-            f"{name}: {line}" for line in shown.get_text().splitlines() if UNRENDERED.search(line)
-        )
+    for file, page in html.items():
+        if file.startswith("reference/"):
+            body = BeautifulSoup(str(page.article), "html.parser")
+            for code in body.select("pre, code"):
+                code.decompose()
+            lines = body.get_text().splitlines()
+            wrong.extend(f"{file}: {line}" for line in lines if UNRENDERED.search(line))
     assert not wrong, "\n".join(wrong)
 
 

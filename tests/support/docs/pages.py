@@ -14,7 +14,9 @@ from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
-PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = (README, *sorted((ROOT / "docs").glob("*.md")), REFERENCE / "index.md")
+"""Those that are written by hand."""
 
 
 @dataclass(frozen=True)
