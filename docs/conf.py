@@ -58,8 +58,9 @@ def extend_for_site(app, name, source):
     """Turn a page that reads well on GitHub, without directives, into one of the site."""
     text = source[0].replace("](../examples/choosing_a_curve.ipynb)", "](choosing_a_curve)")
     text = text.replace("](../CHANGELOG.md)", "](changelog)")
-    # CONTRIBUTING is not on the site.
+    # These two are not on the site.
     text = text.replace("[Contributing](../CONTRIBUTING.md)", "`CONTRIBUTING.md`")
+    text = text.replace("[Examples](../examples/README.md)", "`examples/README.md`: examples")
     if name == "index":
         text = re.sub(r"^Learning-rate schedules .*$", INTRODUCTION, text, flags=re.MULTILINE)
     if name in ("index", "reference/index"):

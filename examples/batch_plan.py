@@ -15,12 +15,12 @@ minutes on one CPU core.
     torchrun --nproc-per-node 2 examples/batch_plan.py --resume --micro-batch 256
 
 With --seesaw it compares a cosine with the batch plan that doubles the batch instead of halving the
-learning rate, over several seeds (see seesaw.py).
+learning rate, over several seeds (see helpers/seesaw.py).
 
     python examples/batch_plan.py --seesaw 8
 """
 
-import program
+from helpers import program
 
 # isort: split
 import argparse
@@ -34,8 +34,8 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from helpers.seesaw import compare_with_cosine, lrs_in_jax
 from matplotlib.ticker import EngFormatter
-from seesaw import compare_with_cosine, lrs_in_jax
 from tqdm import tqdm
 from train_gpt import GPT, loss_fn, read_text, say, stopped, with_saved_settings
 

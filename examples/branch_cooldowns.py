@@ -15,7 +15,7 @@ loss of the JAX run, and hold at the same updates.
     python examples/branch_cooldowns.py --stable 2000 --cooldowns 200 400 800 --output branches.png
 """
 
-import program
+from helpers import program
 
 # isort: split
 import argparse

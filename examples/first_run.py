@@ -15,7 +15,7 @@ The exit status is 1 if any of this does not hold.
     python examples/first_run.py --steps 2000 --output digits.png
 """
 
-import program
+from helpers import program
 
 # isort: split
 import argparse

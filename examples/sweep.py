@@ -13,7 +13,7 @@ is an argument.
 Together they are faster only while one network leaves the device idle, as a tiny one does on a CPU.
 """
 
-import program
+from helpers import program
 
 # isort: split
 import argparse

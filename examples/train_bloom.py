@@ -1,10 +1,10 @@
 """Recover the two-grams of surnames from their Bloom filters, with a network and a linear model.
 
-The filters of bloom_filters.py keep names secret while registries compare them. How much of a name
-can a model read out of its filter, after training on other names and their filters? The names are
-the 88,799 surnames of the US census of 1990. A filter has 64 bits and 8 hash functions, which set
-most of the bits: even with the key, six two-grams that are not in the name fit the filter for one
-that is.
+The filters of helpers/bloom_filters.py keep names secret while registries compare them. How much of
+a name can a model read out of its filter, after training on other names and their filters? The
+names are the 88,799 surnames of the US census of 1990. A filter has 64 bits and 8 hash functions,
+which set most of the bits: even with the key, six two-grams that are not in the name fit the filter
+for one that is.
 
 NumPy encodes all names at once, and joblib caches the result, which the next start maps into
 memory. The time is compared with encoding row by row. A tenth of the names is held out, and another
@@ -17,7 +17,7 @@ long), and with the key.
     python examples/train_bloom.py --resume    (after Ctrl-C, with the checkpoint's settings)
 """
 
-import program
+from helpers import program
 
 # isort: split
 import argparse
@@ -31,7 +31,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from bloom_filters import SURNAMES, TWO_GRAMS, compare, encode, positions, unpacked
+from helpers.bloom_filters import SURNAMES, TWO_GRAMS, compare, encode, positions, unpacked
 from torch import nn
 from torch.nn import functional
 

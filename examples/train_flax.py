@@ -18,7 +18,7 @@ Shoeybi et al., 2019, "Megatron-LM", arXiv:1909.08053.
     python examples/train_flax.py --resume --mesh 1 1 --stable 1500 --cooldown 500
 """
 
-import program
+from helpers import program
 
 # isort: split
 import argparse

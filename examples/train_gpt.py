@@ -17,7 +17,7 @@ Learners"), with the names of https://github.com/karpathy/nanoGPT.
     torchrun --nproc-per-node 2 examples/train_gpt.py --distribute fsdp --checkpoint-activations
 """
 
-import program
+from helpers import program
 
 # isort: split
 import argparse

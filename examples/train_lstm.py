@@ -13,7 +13,7 @@ changes.
     python examples/train_lstm.py --resume    (after Ctrl-C, with the checkpoint's settings)
 """
 
-import program
+from helpers import program
 
 # isort: split
 import argparse

@@ -34,7 +34,7 @@ from updates_together import Size, run
 from torch_bridge import Checkpoints, TrainStep, checkpoint_activations
 
 sys.path.append(str(Path(__file__).parents[1]))  # the examples whose models and data are used here
-from bloom_filters import SURNAMES, compare, positions
+from helpers.bloom_filters import SURNAMES, compare, positions
 from train_bloom import cached
 from train_gpt import GPT, Block, loss_fn
 

@@ -14,8 +14,8 @@ To add a shape:
 2. In `tests/support/numerics/shapes.py`, write its formula, which shares no code with the product.
    In `tests/`, run `python -m support.golden.write`.
 3. Document the equation in the docstring of `StagedCurve`, in that of `PlateauCurve` if the shape
-   may end at 0, and in `docs/curves.md`, whose picture `examples/plot_docs.py` draws. If it may
-   not, name it in the errors of `StagedCurve`, `StagedCurve.wsd` and `Curve.cooldown`.
+   may end at 0, and in `docs/curves.md`, whose picture `docs/pictures/draw_curves.py` draws. If it
+   may not, name it in the errors of `StagedCurve`, `StagedCurve.wsd` and `Curve.cooldown`.
 
 Nothing else knows shapes, except that `fitting` gives lines pieces of degree 1, and sums the three
 series of an `Expansion`. The warmup of a `PlateauCurve` has a separate list, `WarmupShape`.

@@ -3,7 +3,8 @@
 A shape is a function of mpmath's context, both levels a and b, the length L in steps, and P.
 It returns a function of a piece, `expand_at(twice_middle, width)`: twice the step in the middle of
 the piece, counted from the start level (so that it is an integer), and the width of the piece in
-steps. For a width of 0, this is the exact level at a step.
+steps. For a width of 0, this is the exact level at a step. The example of each shape compares it
+with the equation in floats, after 25 of 100 steps.
 
 `plateau_jax/table/fitting.py` relies on two properties of a shape. Between its ends, the level
 rises or falls all along. And the absolute slope rises, falls, or first rises and then falls, so
@@ -44,7 +45,14 @@ Expander = Callable[[int, int], Expansion]
 
 
 def power_from_start(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Expander:
-    """a + (b - a)·x^P."""
+    """a + (b - a)·x^P.
+
+    >>> from plateau_jax.numerics import mpmath_context
+    >>> a, b, x = 1.0, 0.2, 0.25
+    >>> level = power_from_start(mpmath_context(), a, b, 100, Fraction(1, 2))(2 * 25, 0).middle
+    >>> abs(level - (a + (b - a) * x**0.5)) < 1e-15
+    True
+    """
     exponent = mp.mpf(power.numerator) / power.denominator
     scale = (b - a) / mp.mpf(2 * length) ** exponent
 
@@ -57,13 +65,28 @@ def power_from_start(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> E
 
 
 def power_from_end(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Expander:
-    """b + (a - b)·(1 - x)^P."""
+    """b + (a - b)·(1 - x)^P.
+
+    >>> from plateau_jax.numerics import mpmath_context
+    >>> a, b, x = 1.0, 0.2, 0.25
+    >>> level = power_from_end(mpmath_context(), a, b, 100, Fraction(2))(2 * 25, 0).middle
+    >>> abs(level - (b + (a - b) * (1 - x) ** 2)) < 1e-15
+    True
+    """
     mirrored = power_from_start(mp, b, a, length, power)
     return lambda twice_middle, width: mirrored(2 * length - twice_middle, -width)
 
 
 def cosine(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Expander:
-    """(a + b)/2 + (a - b)/2·cos πx."""
+    """(a + b)/2 + (a - b)/2·cos πx.
+
+    >>> from math import cos, pi
+    >>> from plateau_jax.numerics import mpmath_context
+    >>> a, b, x = 1.0, 0.2, 0.25
+    >>> level = cosine(mpmath_context(), a, b, 100, Fraction(1))(2 * 25, 0).middle
+    >>> abs(level - ((a + b) / 2 + (a - b) / 2 * cos(pi * x))) < 1e-15
+    True
+    """
     half_step = mp.pi / (2 * length)
 
     def expand_at(twice_middle: int, width: int) -> Expansion:
@@ -77,7 +100,14 @@ def cosine(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Expander:
 
 
 def exponential(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Expander:
-    """a^(1 - x)·b^x."""
+    """a^(1 - x)·b^x.
+
+    >>> from plateau_jax.numerics import mpmath_context
+    >>> a, b, x = 1.0, 0.2, 0.25
+    >>> level = exponential(mpmath_context(), a, b, 100, Fraction(1))(2 * 25, 0).middle
+    >>> abs(level - (a ** (1 - x) * b**x)) < 1e-15
+    True
+    """
     half_step = mp.log(b / a) / (2 * length)
 
     def expand_at(twice_middle: int, width: int) -> Expansion:
@@ -88,7 +118,14 @@ def exponential(mp: Any, a: Any, b: Any, length: int, _: Fraction) -> Expander:
 
 
 def inverse_power(mp: Any, a: Any, b: Any, length: int, power: Fraction) -> Expander:
-    """t^-P, with t = a^(-1/P)·(1 - x) + b^(-1/P)·x."""
+    """t^-P, with t = a^(-1/P)·(1 - x) + b^(-1/P)·x.
+
+    >>> from plateau_jax.numerics import mpmath_context
+    >>> a, b, x = 1.0, 0.2, 0.25
+    >>> level = inverse_power(mpmath_context(), a, b, 100, Fraction(1, 2))(2 * 25, 0).middle
+    >>> abs(level - ((a**-2 * (1 - x) + b**-2 * x) ** -0.5)) < 1e-15
+    True
+    """
     exponent = mp.mpf(-power.numerator) / power.denominator
     first = a ** (1 / exponent)
     half_step = (b ** (1 / exponent) - first) / (2 * length)

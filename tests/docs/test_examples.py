@@ -16,6 +16,8 @@ from support.programs import EXAMPLES, SMALL_RUNS, Program, assert_rejected, fin
 
 pytestmark = pytest.mark.slow
 
+PICTURES = ROOT / "docs" / "pictures"
+
 WITH_PICTURE = [
     "first_run",
     "sweep",
@@ -35,10 +37,8 @@ def test_picture_is_written_into_a_new_folder(script, ran):
 
 def draw_again(script, tmp_path):
     """Run a script that draws pictures of the pages, in an empty folder."""
-    copy = tmp_path / "examples" / script
-    copy.parent.mkdir()
-    copy.write_bytes((EXAMPLES / script).read_bytes())
-    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    copy = tmp_path / script
+    copy.write_bytes((PICTURES / script).read_bytes())
     run(copy, folder=tmp_path)
 
 
@@ -53,16 +53,14 @@ def pixels_of(drawn, committed):
 @pytest.mark.skipif(
     matplotlib.__version_info__ < (3, 11), reason="older versions place text differently"
 )
-@pytest.mark.parametrize(
-    ("script", "folder"), [("plot_docs.py", "docs/pictures"), ("plot_readme.py", "examples")]
-)
-def test_committed_pictures_are_drawn_again(script, folder, tmp_path):
+@pytest.mark.parametrize("script", ["draw_curves.py", "draw_branch.py"])
+def test_committed_pictures_are_drawn_again(script, tmp_path):
     """Text may shift by a pixel between versions of matplotlib; a different curve changes 3 %."""
     draw_again(script, tmp_path)
-    drawn = list((tmp_path / folder).glob("*.png"))
+    drawn = list(tmp_path.glob("*.png"))
     assert drawn
     for picture in drawn:
-        pixels, expected = pixels_of(picture, ROOT / folder / picture.name)
+        pixels, expected = pixels_of(picture, PICTURES / picture.name)
         differs = np.abs(pixels - expected).max(-1) > 0.25
         assert differs.mean() < 0.025, picture.name
 
@@ -197,16 +195,25 @@ def test_wrong_argument_is_named_in_one_line(wrong, tmp_path):
     wrong.check(tmp_path)
 
 
-def scripts_that_print_their_cost():
-    """Return the names of those that import `program`."""
-    return [
+COSTS = dict(
+    re.findall(
+        r"`python examples/(\w+\.py)`\*\* \(([\d.]+) min\)",
+        (EXAMPLES / "README.md").read_text(encoding="utf-8"),
+    )
+)
+"""The minutes of each training program, as the gallery shows them."""
+
+
+def test_gallery_shows_every_training_program():
+    programs = {
         file.name
-        for file in sorted(EXAMPLES.glob("*.py"))
-        if "\nimport program" in file.read_text(encoding="utf-8")
-    ]
+        for file in EXAMPLES.glob("*.py")
+        if "import program" in file.read_text(encoding="utf-8")
+    }
+    assert programs == COSTS.keys()
 
 
-@pytest.mark.parametrize("script", scripts_that_print_their_cost())
+@pytest.mark.parametrize("script", COSTS)
 def test_missing_package_is_named_after_the_cost(script, tmp_path):
     missing = "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')"
     for name in ("numpy", "torch", "jax", "matplotlib"):
@@ -222,7 +229,7 @@ def test_missing_package_is_named_after_the_cost(script, tmp_path):
     assert ended.returncode == 1
     assert ended.stdout == ""
     cost, message = ended.stderr.splitlines()
-    assert re.search(r"[\d.]+ min and [\d.]+ GB of memory on one CPU core", cost)
+    assert re.search(rf"{COSTS[script]} min and [\d.]+ GB of memory on one CPU core", cost)
     assert message == f"{script}: needs numpy; pip install -e '.[examples]'"
 
 

@@ -15,7 +15,12 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
 REFERENCE = ROOT / "docs" / "reference"
-PAGES = (README, *sorted((ROOT / "docs").glob("*.md")), REFERENCE / "index.md")
+PAGES = (
+    README,
+    *sorted((ROOT / "docs").glob("*.md")),
+    REFERENCE / "index.md",
+    ROOT / "examples" / "README.md",
+)
 """Those that are written by hand."""
 
 

@@ -1,5 +1,15 @@
 """A whole training step on the device.
 
+Four updates with a peak of 0.1 and a linear warmup of 10 steps. The third loss is infinite, so the
+optimizer's step is skipped there, the curve stays at its step, and the host learns of it only from
+the counters, when it reads them:
+
+    result.loss           0.29    1.17    inf     0.99
+    result.lr             0.00    0.01    0.02    0.02
+    result.curve_step     0       1       2       2
+    result.applied        1       2       2       3
+    result.skipped        0       0       1       1
+
 `step` (the class, with `result`); `update` (the order of an update); `loss`, `loss_call` and
 `loss_normalizer` (what a loss function returns, how it is called, what divides it); `gradients`;
 `precision`; `optimizer_checks`, `optimizer_support` (which can skip an update or be sharded),

@@ -1,6 +1,6 @@
-"""Draw the pictures of docs/curves.md, into docs/pictures.
+"""Draw the pictures of docs/curves.md.
 
-python examples/plot_docs.py
+python docs/pictures/draw_curves.py
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from plateau_jax import PlateauCurve, StagedCurve
 
 matplotlib.use("Agg")  # Files, no window.
 
-PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+PICTURES = Path(__file__).parent
 # Okabe and Ito, safe for colour-blind readers.
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 

@@ -1,6 +1,6 @@
-"""Draw the README's picture: a curve with a plateau at its peak, and a shorter run branching off.
+"""Draw the picture of docs/tutorial.md: a curve, and a shorter run that branches off.
 
-python examples/plot_readme.py
+python docs/pictures/draw_branch.py
 """
 
 from pathlib import Path
@@ -42,4 +42,4 @@ axes.set(xlim=(0, 10_100), ylim=(0, 3.5e-4))
 axes.set_xticks(range(0, 10_001, 2_500))
 axes.set_yticks([0, 1e-4, 2e-4, 3e-4], ["0", "1e-4", "2e-4", "3e-4"])
 axes.spines[["top", "right"]].set_visible(False)
-figure.savefig(Path(__file__).with_name("curves.png"), dpi=165)
+figure.savefig(Path(__file__).with_name("branch.png"), dpi=165)

@@ -1,6 +1,6 @@
-"""Draw the picture of docs/design.md, into docs/pictures: the page in a browser without a window.
+"""Draw the picture of docs/design.md: the page in a browser without a window.
 
-python examples/plot_design.py
+python docs/pictures/draw_design.py
 """
 
 import shutil
@@ -13,7 +13,7 @@ from plateau_jax import PlateauCurve
 from plateau_jax.tools.design.answers import initial_curves
 from plateau_jax.tools.design.server import Server
 
-PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "design.png"
+PICTURE = Path(__file__).with_name("design.png")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
 CURVES = [
     ("Cosine", PlateauCurve(10_000, warmup_steps=500)),

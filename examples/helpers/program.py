@@ -169,7 +169,7 @@ def _print_cost() -> None:
 
 
 # Only if an example is the program, not if a benchmark or a test imports one.
-if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parent:
+if Path(sys.argv[0]).resolve().parent == Path(__file__).resolve().parents[1]:
     leave_on_ctrl_c()
     sys.excepthook = _report_error
     _print_cost()
