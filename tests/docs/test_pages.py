@@ -1,8 +1,8 @@
 """Every section of the README and of `docs/` runs as a program, and every link resolves.
 
 A section is everything under a second-level heading, or above the first one. Its Python blocks run
-from top to bottom, as they stand, unless it says that it continues the first program of its page. A
-program that writes files runs a second time in the same folder. `tests/trainers/` runs the programs
+from top to bottom, as they stand, unless a comment at the top says that they continue the first
+program of the page. A program that writes files runs a second time in the same folder. `tests/trainers/` runs the programs
 that resume.
 
 A comment after a `print`, at any depth, shows the line that it prints. An error is shown in the
@@ -10,6 +10,7 @@ same way: the `except` that catches it prints it, so nothing is printed if nothi
 """
 
 import ast
+import builtins
 import itertools
 import re
 import runpy
@@ -135,6 +136,63 @@ def test_comments_show_output_only_where_it_is_compared():
     for block in pages.all_blocks():
         if block.code not in compared:
             assert not re.search(r"print\(.*\)  # ", block.code)
+
+
+# Complete code, and other code.
+
+PAGE_WITH_PARTS = (
+    "Code that begins with an import or a file name is complete; "
+    "a comment says where other code goes."
+)
+PAGE_OF_PROGRAMS = "Each Python block is a complete program."
+
+
+def code_blocks(page):
+    blocks = []
+    for section in pages.sections(page):
+        blocks += [block for block in section.blocks if block.language in ("py", "python")]
+    return blocks
+
+
+PAGES_WITH_CODE = [page for page in pages.PAGES[1:] if code_blocks(page)]
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.stem)
+def test_page_says_which_code_is_complete(page):
+    parts = [block for block in code_blocks(page) if not block.is_complete]
+    for block in parts:
+        assert block.code.startswith("# "), block.code
+    sentences = "".join(section.sentences for section in pages.sections(page))
+    assert sentences.count(PAGE_WITH_PARTS) == bool(parts)
+    assert sentences.count(PAGE_OF_PROGRAMS) == (not parts)
+
+
+def names_from_elsewhere(code):
+    """Return the names that code uses, and neither defines anywhere nor gets from Python."""
+    used = set()
+    defined = {*dir(builtins), "__name__"}
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Name(name, ast.Load()):
+                used.add(name)
+            case ast.Name(name):
+                defined.add(name)
+            case ast.FunctionDef(name) | ast.ClassDef(name) | ast.ExceptHandler(name=name):
+                defined.add(name)
+            case ast.arg(name):
+                defined.add(name)
+            case ast.alias(name, asname):
+                defined.add(asname or name.partition(".")[0])
+            case _:
+                pass
+    return used - defined
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.stem)
+def test_complete_code_needs_no_other(page):
+    for block in code_blocks(page):
+        if block.is_complete and "exec(" not in block.code:  # nanochat's file runs its script
+            assert names_from_elsewhere(block.code) == set(), block.code
 
 
 @pytest.mark.slow

@@ -5,11 +5,13 @@ from collections import Counter
 from markdown_it import MarkdownIt
 from support.docs.pages import PAGES, ROOT
 
-DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"]
+REFERENCE = ROOT / "docs" / "reference"
+WRITTEN = [page for page in PAGES if not page.is_relative_to(REFERENCE)]
+DOCUMENTS = [*WRITTEN, ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md"]
 TEXTS = [document.read_text(encoding="utf-8") for document in DOCUMENTS]
 
-LIMIT = 41_500
-"""Words of all documents, code included, as `wc -w` counts them."""
+LIMIT = 41_000
+"""Words of all documents but the reference, code included, as `wc -w` counts them."""
 
 SHORT = 25
 """A paragraph, an item of a list or a cell of a table with at most this many words may recur."""
