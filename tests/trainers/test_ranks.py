@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from textwrap import indent
 
 import pytest
-from support.docs.pages import section_named
+from support.docs.pages import program_named, section_named, without_losses
 from support.programs import Program, rank_environments
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, losses, program
@@ -80,8 +80,8 @@ FSDP = Interrupted(
     loop="        batch =",
     condition="update == 120",
     saved_in="saved_ranks",
-    losses_before=5,
-    losses=10,
+    losses_before=2,
+    losses=5,
     curve=PAGE_CURVE,
 )
 DDP = replace(
@@ -93,8 +93,8 @@ ACCELERATE = Interrupted(
     loop="    with accelerator.acc",
     condition="update == 55",
     saved_in="saved_accelerate",
-    losses_before=2,
-    losses=5,
+    losses_before=1,
+    losses=2,
     curve=HALF,
 )
 ON_DEVICES = Interrupted(
@@ -132,6 +132,9 @@ def test_program_resumes_under_torchrun(case, tmp_path):
     assert interrupted + resumed == uninterrupted
     first_loss, *_, last_loss = losses(uninterrupted)
     assert last_loss < first_loss
+    if case is FSDP:
+        shown = program_named(case.heading).shown
+        assert without_losses(shown) == without_losses("\n".join([*uninterrupted, ""]))
     if case.curve:
         assert_printed_lrs(uninterrupted, case.curve)
 
