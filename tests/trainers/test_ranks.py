@@ -139,6 +139,22 @@ def test_program_resumes_under_torchrun(case, tmp_path):
         assert_printed_lrs(uninterrupted, case.curve)
 
 
+TOKENS = "Count tokens under DDP with gradient accumulation"
+
+
+def test_tokens_under_ddp_are_those_of_one_process(tmp_path):
+    """Interrupted and resumed on two ranks, it prints the lines of the page, which one printed."""
+    loop = "        tokens = sum("
+    interrupt = "        if num_updates == 55:\n            raise KeyboardInterrupt\n"
+    with_interrupt = program(TOKENS, {loop: interrupt + loop})
+    interrupted, _ = run_on_two_ranks(with_interrupt, tmp_path, status=1)
+    resumed, _ = run_on_two_ranks(program(TOKENS), tmp_path)
+    printed = interrupted.lines_with("tokens") + resumed.lines_with("tokens")
+    assert printed == program_named(TOKENS).shown.splitlines()
+    finished, _ = run_on_two_ranks(program(TOKENS), tmp_path)
+    assert finished.lines_with("tokens") == []
+
+
 BUILD = "scheduler = lambda_lr(optimizer, curve)"
 PREPARED = {BUILD: "scheduler = accelerator.prepare(lambda_lr(optimizer, curve))"}
 ADVICE = "clock=DataClock(accelerator.num_processes, count=1)"

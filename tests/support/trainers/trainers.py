@@ -125,8 +125,9 @@ def run_and_resume(
 ) -> tuple[ProgramRun, ProgramRun]:
     """Run a program once in full, and once interrupted and resumed; return the full, the resumed.
 
-    Checks that the loss falls, that the full run prints what the page shows, that the resumed run prints the last lines of the full one, and that
-    a finished program makes no update when it is started again in its folder.
+    Checks that the loss falls, that the full run prints what the page shows, that the resumed run
+    prints the last lines of the full one, and that a finished program makes no update when it is
+    started again in its folder.
 
     Args:
         heading: The heading of the program.
