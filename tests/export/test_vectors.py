@@ -200,6 +200,39 @@ def test_c_file_has_the_same_bits(name, options, tmp_path):
         assert line == f"{vector['bits']} {vector['learning_rate_bits']}"
 
 
+# A port to Rust, whose program is on the page.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wsd", "plateau_one_step", "nested", "cooldown_power_from_start"])
+@pytest.mark.parametrize("options", [["-O"], ["-C", "overflow-checks=on"]], ids=" ".join)
+def test_rust_program_has_the_same_bits(name, options, tmp_path):
+    compiler = shutil.which("rustc")
+    if compiler is None:
+        pytest.skip("there is no Rust compiler")
+    section = section_named("Write a port")
+    (rust,) = section.code_in("rust")
+    (table,) = [block.code for block in section.blocks if block.file == "table_in_rust.py"]
+    (tmp_path / "main.rs").write_text(rust)
+    (tmp_path / "table_in_rust.py").write_text(table)
+    vectors = text_of(CURVES[name])
+    (tmp_path / "vectors.json").write_text(vectors)
+    subprocess.run([sys.executable, "table_in_rust.py"], cwd=tmp_path, check=True)
+    subprocess.run([compiler, *options, "main.rs"], cwd=tmp_path, check=True)
+    (entry,) = json.loads(vectors)["curves"]
+    steps = [str(vector["step"]) for vector in entry["vectors"]]
+    command = [tmp_path / "main", *steps]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    bits = [bits_of(float(line)) for line in run.stdout.splitlines()]
+    assert bits == [vector["bits"] for vector in entry["vectors"]]
+
+
+def test_page_shows_what_the_rust_program_prints():
+    (shown,) = section_named("Write a port").code_in("text")
+    curve = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="20%")
+    assert [np.float32(line) for line in shown.split()] == curve([250, 5_000, 9_000]).tolist()
+
+
 def test_c_file_in_the_examples_is_printed_by_the_program(tmp_path):
     curve = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="20%")
     vectors = tmp_path / "vectors.json"

@@ -31,6 +31,7 @@ def assert_trainer_resumes_in_mid_epoch(folder, changes, curve, groups):
     changes = {
         **changes,
         "gradient_accumulation_steps=2": "gradient_accumulation_steps=3, warmup_steps=3",
+        "logging_steps=50": "logging_steps=20",
         "save_steps=50": "save_steps=40",
     }
     in_a_new_folder = {**changes, "saved_transformers": "saved_whole"}
@@ -101,7 +102,7 @@ LONGER = {"num_train_epochs=4": "num_train_epochs=5"}
 def resume(folder, before, after):
     """Train until a checkpoint is saved at update 50, and resume with other changes."""
     with warnings.catch_warnings():  # the program adds a filter
-        train(TRAINER, folder, changes=before, interrupt_after=3)
+        train(TRAINER, folder, changes=before, interrupt_after=2)
     sys.modules.pop("curve_trainer", None)
     return train(TRAINER, folder, changes=after, record=record_lrs)
 

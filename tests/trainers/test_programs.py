@@ -50,7 +50,10 @@ def test_each_program_that_resumes_is_tested():
         "optax: MultiSteps and apply_if_finite",
         "Train with optax, save with orbax",
     }
-    tested_in_test_ranks = {"DDP and FSDP2"}
+    tested_in_test_ranks = {
+        "DDP and FSDP2",
+        "Count tokens under DDP with gradient accumulation",
+    }
     tested_in_test_scheduler = {"Any framework: count samples, save and resume"}
     resuming = {program.heading for program in programs() if program.resumes}
     tested = tested_here | tested_in_test_jax_programs | tested_in_test_ranks

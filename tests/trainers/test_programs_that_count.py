@@ -44,8 +44,8 @@ def test_skipped_fp16_update_does_not_move_the_curve(tmp_path):
         ),
     }
     run = train("accelerate", tmp_path, changes=changes, record=record_lrs, interrupt_after=1)
-    # 20 updates, of which the hook has not seen the skipped one.
-    assert run.recorded == expected_lrs(PAGE_CURVE, range(19))
+    # 40 updates, of which the hook has not seen the skipped one.
+    assert run.recorded == expected_lrs(PAGE_CURVE, range(39))
 
 
 # Programs that count tokens.
@@ -76,7 +76,7 @@ loader = make_loader(dataset, 256,""": "loader = make_loader(dataset, 128,",
         "        inputs, targets = batch\n": (
             "        inputs, targets, tokens = batch\n        self.tokens += tokens.sum()\n"
         ),
-        "if update % 20 == 0": "if update % 20 == 0 and batch_idx % 2",
+        "if update % 40 == 0": "if update % 40 == 0 and batch_idx % 2",
         "    def configure_optimizers": f"{indent(method, '    ')}\n    def configure_optimizers",
         """\
         updates = self.trainer.estimated_stepping_batches

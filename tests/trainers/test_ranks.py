@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from textwrap import indent
 
 import pytest
-from support.docs.pages import section_named
+from support.docs.pages import program_named, section_named, without_losses
 from support.programs import Program, rank_environments
 from support.schedulers.runs import learning_rate
 from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, losses, program
@@ -80,8 +80,8 @@ FSDP = Interrupted(
     loop="        batch =",
     condition="update == 120",
     saved_in="saved_ranks",
-    losses_before=5,
-    losses=10,
+    losses_before=2,
+    losses=5,
     curve=PAGE_CURVE,
 )
 DDP = replace(
@@ -93,8 +93,8 @@ ACCELERATE = Interrupted(
     loop="    with accelerator.acc",
     condition="update == 55",
     saved_in="saved_accelerate",
-    losses_before=2,
-    losses=5,
+    losses_before=1,
+    losses=2,
     curve=HALF,
 )
 ON_DEVICES = Interrupted(
@@ -132,8 +132,27 @@ def test_program_resumes_under_torchrun(case, tmp_path):
     assert interrupted + resumed == uninterrupted
     first_loss, *_, last_loss = losses(uninterrupted)
     assert last_loss < first_loss
+    if case is FSDP:
+        shown = program_named(case.heading).shown
+        assert without_losses(shown) == without_losses("\n".join([*uninterrupted, ""]))
     if case.curve:
         assert_printed_lrs(uninterrupted, case.curve)
+
+
+TOKENS = "Count tokens under DDP with gradient accumulation"
+
+
+def test_tokens_under_ddp_are_those_of_one_process(tmp_path):
+    """Interrupted and resumed on two ranks, it prints the lines of the page, which one printed."""
+    loop = "        tokens = sum("
+    interrupt = "        if num_updates == 55:\n            raise KeyboardInterrupt\n"
+    with_interrupt = program(TOKENS, {loop: interrupt + loop})
+    interrupted, _ = run_on_two_ranks(with_interrupt, tmp_path, status=1)
+    resumed, _ = run_on_two_ranks(program(TOKENS), tmp_path)
+    printed = interrupted.lines_with("tokens") + resumed.lines_with("tokens")
+    assert printed == program_named(TOKENS).shown.splitlines()
+    finished, _ = run_on_two_ranks(program(TOKENS), tmp_path)
+    assert finished.lines_with("tokens") == []
 
 
 BUILD = "scheduler = lambda_lr(optimizer, curve)"

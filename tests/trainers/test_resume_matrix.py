@@ -209,6 +209,23 @@ def test_run_with_the_curve_of_the_page_can_become_longer():
     assert page["curve_for"](15_000).same_until(page["curve_for"](10_000), 8_000)
 
 
+def test_megatrons_file_can_become_longer_by_the_change_of_the_page():
+    changes = [block.code for block in all_blocks() if block.language == "diff"]
+    (change,) = [code for code in changes if "StagedCurve.wsd(samples" in code]
+    removed, added = [line[1:] for line in change.splitlines()]
+    code = code_of("curve_gpt.py")
+    assert removed in code
+    page = {}
+    exec("from functools import cache\nfrom plateau_jax import StagedCurve\n", page)
+    curves = []
+    for line in (removed, added):
+        exec(f"@cache\ndef curve_for(samples):\n{line}", page)
+        curves.append(page["curve_for"](10_000 * 256))
+    planned, longer = curves
+    assert longer.total_steps == 20_000 * 256
+    assert longer.same_until(planned, 8_000 * 256)
+
+
 @pytest.mark.parametrize("file", TRAINERS)
 def test_checkpoint_without_a_record_gives_one_warning(file, tmp_path):
     checkpoint = saved(file, LEGAL["none"], tmp_path, code="")

@@ -2,7 +2,8 @@
 
 `python -m support.docs.write [PAGE …]`, in `tests/`, runs the programs of these pages, such as
 `docs/curves.md`, by default of all. Run it after a change of what `describe` or another table
-prints. Comments after a `print` are written by hand.
+prints. Comments after a `print` are written by hand. Lines about the machine, such as the time of a
+run, are removed by hand.
 """
 
 import subprocess

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from support.docs.pages import program_named
+from support.docs.pages import program_named, without_losses
 from support.schedulers.runs import learning_rate
 from support.trees import assert_equal_trees
 from torch.optim import Optimizer
@@ -125,8 +125,9 @@ def run_and_resume(
 ) -> tuple[ProgramRun, ProgramRun]:
     """Run a program once in full, and once interrupted and resumed; return the full, the resumed.
 
-    Checks that the loss falls, that the resumed run prints the last lines of the full one, and that
-    a finished program makes no update when it is started again in its folder.
+    Checks that the loss falls, that the full run prints what the page shows, that the resumed run
+    prints the last lines of the full one, and that a finished program makes no update when it is
+    started again in its folder.
 
     Args:
         heading: The heading of the program.
@@ -139,6 +140,9 @@ def run_and_resume(
     uninterrupted = train(heading, whole, changes=changes, record=record)
     printed_losses = losses(uninterrupted.lines)
     assert printed_losses[-1] < printed_losses[0], f"the loss does not fall: {printed_losses}"
+    if not changes:
+        shown = program_named(heading).shown
+        assert without_losses(shown) == without_losses("".join(uninterrupted.lines))
     finished = train(heading, whole, changes=changes)
     assert finished.lines == [], f"the finished program continues: {finished.lines}"
 
