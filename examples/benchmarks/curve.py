@@ -1,7 +1,8 @@
 """Compare the cost of a curve with that of common schedules, in JAX and in PyTorch.
 
 In each table the contenders take turns, round by round. In JAX, medians over the rounds are
-printed, in PyTorch the least times; a ratio compares two of them. Takes under a minute on two cores.
+printed, in PyTorch the least times; a ratio compares two of them. Takes under a minute on two
+cores.
 
     python examples/benchmarks/curve.py
 """
