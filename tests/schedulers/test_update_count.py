@@ -1,4 +1,4 @@
-"""Arguments of `count_updates`; `test_loader` counts the updates of real loaders."""
+"""Arguments of `count_updates`; `data/test_loader` counts the updates of real loaders."""
 
 import pytest
 from support.curves.requirements import AN_INTEGER, at_least
