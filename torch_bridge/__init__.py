@@ -46,12 +46,9 @@ _PUBLIC_NAMES = {
     "torch_bridge.training.checkpointing.checkpoints": ["Checkpoints"],
     "torch_bridge.training.data.loader": ["make_loader"],
     "torch_bridge.training.data.prefetching": ["prefetch"],
-    "torch_bridge.training.distributed.activation_checkpointing": ["checkpoint_activations"],
     "torch_bridge.training.distributed.distribute": ["distribute"],
-    "torch_bridge.training.distributed.processes": ["is_main"],
     "torch_bridge.training.loop.evaluation": ["evaluate"],
     "torch_bridge.training.loop.metric_log": ["MetricLog"],
-    "torch_bridge.training.loop.profiling": ["profile"],
     "torch_bridge.training.train_step.step": ["TrainStep"],
 }
 
