@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import pytest
 from bs4 import BeautifulSoup
+from design.page import chromium
 from docs.public_names import PUBLIC_NAMES
-from support.design.page import chromium
 from support.docs.pages import ROOT
 
 pytestmark = pytest.mark.slow

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from logged_lrs.logs import rows_of
 from support.curves.requirements import A_NUMBER
-from support.logs import rows_of
 from support.wrong import wrong
 
 from plateau_jax import BatchPlan, PlateauCurve, compare_log
