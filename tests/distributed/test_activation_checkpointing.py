@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from support.raises import raises
 from support.training.models import Net, batches, carried_loss, seeded
 from support.training.steps import make_step
 from support.trees import assert_equal_trees
-from support.wrong import raises
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,

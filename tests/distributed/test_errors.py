@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from support.raises import raises
 from support.training.models import Net
-from support.wrong import wrong
 from torch import nn
 
 from torch_bridge import distribute
@@ -14,22 +14,22 @@ def model():
     return Net()
 
 
-@wrong(ValueError, "mode = 'dp'")
+@raises(ValueError, "mode = 'dp'")
 def test_unknown_mode(model):
     distribute(model, "dp")
 
 
-@wrong(TypeError, "blocks has <class 'int'>")
+@raises(TypeError, "blocks has <class 'int'>")
 def test_blocks_of_a_class_that_is_not_a_module(model):
     distribute(model, blocks=int)
 
 
-@wrong(ValueError, "blocks has LSTM")
+@raises(ValueError, "blocks has LSTM")
 def test_blocks_that_the_model_has_not(model):
     distribute(model, blocks=[nn.Linear, nn.LSTM])
 
 
-@wrong(ValueError, "device = 'meta'", "available CUDA")
+@raises(ValueError, "device = 'meta'", "available CUDA")
 def test_device_without_memory(model):
     distribute(model, device="meta")
 
