@@ -40,7 +40,7 @@ from tqdm import tqdm
 from train_gpt import GPT, loss_fn, read_text, say, stopped, with_saved_settings
 
 from plateau_jax import BatchPlan, DataClock, PlateauCurve
-from torch_bridge import Checkpoints, MetricLog, TrainStep, distribute, is_main
+from torch_bridge import Checkpoints, MetricLog, TrainStep, distribute
 
 matplotlib.use("Agg")  # writes files, opens no window
 
@@ -79,7 +79,7 @@ def train(run, rows, args, stop, save):
     """Train to the end, or until Ctrl-C, which saves and ends the program."""
     plan, counts = run.plan, run.read_figures()[1]
     consumed, updates = int(counts.sum()), len(counts)
-    hidden = None if is_main() else True
+    hidden = None if RANK == 0 else True
     bar = tqdm(
         total=args.tokens, initial=consumed, unit="B", unit_scale=True, leave=False, disable=hidden
     )
@@ -232,7 +232,7 @@ def main() -> None:
 
         if args.resume:
             checkpoints.load(**parts)
-        if is_main():
+        if RANK == 0:
             settings.parent.mkdir(parents=True, exist_ok=True)
             settings.write_text(json.dumps(vars(args), default=str))
         stop = program.stop_between_updates(signal.SIGTERM)  # torchrun sends SIGTERM
@@ -248,7 +248,7 @@ def main() -> None:
     except (OSError, ValueError, RuntimeError, FloatingPointError) as error:
         sys.exit(f"batch_plan.py: {program.with_resume_hint(error, '--tokens')}")
     program.leave_on_ctrl_c()
-    if is_main():
+    if RANK == 0:
         compare(runs, curve)
         draw_picture(args.output, runs)
         print(f"picture: {args.output}")

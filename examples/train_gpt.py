@@ -30,6 +30,9 @@ from pathlib import Path
 
 import torch
 from torch import distributed, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
 from torch.nn import functional
 from tqdm import tqdm
 
@@ -38,15 +41,14 @@ from torch_bridge import (
     Checkpoints,
     MetricLog,
     TrainStep,
-    checkpoint_activations,
     distribute,
     evaluate,
-    is_main,
     make_loader,
     prefetch,
 )
 
 BYTES = 256
+RANK = int(os.environ.get("RANK", 0))  # which torchrun sets
 
 
 class Block(nn.Module):
@@ -243,7 +245,7 @@ def main() -> None:
         torch.manual_seed(args.seed)
         gpt = GPT(args.layers, args.width, args.context)
         if args.checkpoint_activations:
-            checkpoint_activations(gpt, Block)
+            apply_activation_checkpointing(gpt, check_fn=lambda module: isinstance(module, Block))
         model = distribute(gpt, args.distribute, blocks=Block, device=args.device)
         train_step = TrainStep(model, optimizers(args, gpt), loss_fn, curve, max_norm=1.0, **modes)
         device = next(model.parameters()).device
@@ -260,7 +262,7 @@ def main() -> None:
         if args.resume:
             done = checkpoints.load(**parts) or 0
             say(f"resumed from {args.checkpoints} after update {done}")
-        if is_main():
+        if RANK == 0:
             settings.parent.mkdir(parents=True, exist_ok=True)
             settings.write_text(json.dumps(vars(args)))
     except (OSError, ValueError, RuntimeError) as error:
@@ -277,7 +279,7 @@ def main() -> None:
     say(f"an update: {args.accumulation} micro-batches of {args.batch_size} sequences")
     batches = program.forever(feed)
     size = args.accumulation * args.batch_size * args.context  # bytes per update
-    hidden = None if is_main() else True
+    hidden = None if RANK == 0 else True
     bar = tqdm(
         total=args.steps * size, initial=done * size, unit="B", unit_scale=True, disable=hidden
     )
@@ -291,7 +293,7 @@ def main() -> None:
             log.flush()
             losses = [row["loss"] for row in log.rows]
             mean, unseen = sum(losses) / len(losses), held_out_loss()
-            if is_main():
+            if RANK == 0:
                 bar.write(
                     f"update {done}: loss {mean:.4f}, on held-out files {unseen:.4f} nats per byte"
                 )
@@ -323,7 +325,7 @@ def stopped(stop, device):
 
 
 def say(text):
-    if is_main():
+    if RANK == 0:
         print(text, flush=True)
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.raises import raises
 from support.training.models import square_loss
-from support.wrong import raises
 from torch import nn
 from torch.utils.data import TensorDataset
 

@@ -103,8 +103,9 @@ def import_star(package):
 def test_curves():
     """Names that need JAX are not among the public ones."""
     from plateau_jax import Curve, HoldBelow, PlateauCurve, StagedCurve, stack
+    from torch_bridge import count_updates
 
-    assert PlateauCurve(9)(0) == 1.0
+    assert PlateauCurve(count_updates(9, epochs=1))(0) == 1.0
     assert len(stack([StagedCurve([(3,)])]).begin) == 1
     assert "<svg" in PlateauCurve(10)._repr_html_()
     rule = HoldBelow(0.5, 3)

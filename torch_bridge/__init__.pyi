@@ -11,22 +11,17 @@ from plateau_jax import (
 )
 from torch_bridge.schedulers.follow import follow as follow
 from torch_bridge.schedulers.lambda_lr import lambda_lr as lambda_lr
-from torch_bridge.training.checkpointing.checkpoints import Checkpoints as Checkpoints
-from torch_bridge.training.data.loader import make_loader as make_loader
-from torch_bridge.training.data.prefetching import prefetch as prefetch
-from torch_bridge.training.data.update_count import count_updates as count_updates
-from torch_bridge.training.device_clocks.tensor_table import (
+from torch_bridge.tensor_table import (
     multiplier as multiplier,
     tensors as tensors,
 )
-from torch_bridge.training.distributed.activation_checkpointing import (
-    checkpoint_activations as checkpoint_activations,
-)
+from torch_bridge.training.checkpointing.checkpoints import Checkpoints as Checkpoints
+from torch_bridge.training.data.loader import make_loader as make_loader
+from torch_bridge.training.data.prefetching import prefetch as prefetch
 from torch_bridge.training.distributed.distribute import distribute as distribute
-from torch_bridge.training.distributed.processes import is_main as is_main
 from torch_bridge.training.loop.evaluation import evaluate as evaluate
 from torch_bridge.training.loop.metric_log import MetricLog as MetricLog
-from torch_bridge.training.loop.profiling import profile as profile
 from torch_bridge.training.train_step.step import TrainStep as TrainStep
+from torch_bridge.update_count import count_updates as count_updates
 
 __version__: str

@@ -30,9 +30,12 @@ from typing import Any
 import torch
 from side_by_side import positive, repeat, seconds, show
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
 from torch.nn import functional
 
-from torch_bridge import StagedCurve, TrainStep, checkpoint_activations, lambda_lr
+from torch_bridge import StagedCurve, TrainStep, lambda_lr
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CURVE = StagedCurve.wsd(10_000, warmup_steps=10, decay_steps="20%")
@@ -173,7 +176,7 @@ def lean(size: Size, batch: Tensor, *, compiled: bool) -> Update:
 def with_train_step(size: Size, batch: Tensor, *, blocks: Any = None, **options: Any) -> Update:
     model = build(size)
     if blocks:
-        checkpoint_activations(model, blocks)
+        apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, blocks))
     optimizer = adamw(model, capturable=options.get("cuda_graph", False))
     train_step = TrainStep(model, optimizer, loss_fn, CURVE, max_norm=MAX_NORM, **options)
     return lambda: train_step(batch).loss
@@ -240,7 +243,7 @@ def ways(size: Size, host_batch: Tensor) -> dict[str, Callable[[], Update]]:
     return rows | {
         "lean loop, bf16": partial(lean, size, batch, compiled=False),
         "TrainStep, bf16": partial(update_with, precision="bf16"),
-        "TrainStep, bf16, checkpoint_activations": partial(
+        "TrainStep, bf16, activation checkpointing": partial(
             update_with, blocks=Block, precision="bf16"
         ),
         "TrainStep, fp32": update_with,

@@ -3,7 +3,7 @@
 Printed are medians over interleaved rounds: updates under DDP and FSDP2 by
 `TrainStep`, by hand-written loops with the same operations and collectives, by Lightning Fabric and
 by accelerate, on two processes, or on all GPUs if there are several; activations with and without
-`checkpoint_activations`; the time that training waits for a save; the second start of
+torch's activation checkpointing; the time that training waits for a save; the second start of
 train_bloom.py, which maps cached arrays into memory, against the first. An update on 8 to 1,024
 devices is estimated. Takes some six minutes on two cores.
 
@@ -29,9 +29,12 @@ from side_by_side import medians, positive, repeat, seconds, show
 from step import CURVE, MAX_NORM, adamw, batch_for, make_train_step, mlp
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
 from updates_together import Size, run
 
-from torch_bridge import Checkpoints, TrainStep, checkpoint_activations
+from torch_bridge import Checkpoints, TrainStep
 
 sys.path.append(str(Path(__file__).parents[1]))  # the examples whose models and data are used here
 from helpers.bloom_filters import SURNAMES, compare, positions
@@ -65,7 +68,9 @@ def activations(sizes: list[tuple[int, int, int, int]], rounds: int) -> None:
         inputs = torch.randn(batch_size, context, width, device=DEVICE, requires_grad=True)
         plain, checkpointed = (GPT(layers, width, context).to(DEVICE) for _ in range(2))
         of_block = bytes_kept_for_backward(plain, partial(plain.blocks[0], inputs))
-        checkpoint_activations(checkpointed, Block)
+        apply_activation_checkpointing(
+            checkpointed, check_fn=lambda module: isinstance(module, Block)
+        )
         memory = [
             bytes_kept_for_backward(model, partial(loss_fn, model, text))
             for model in (plain, checkpointed)
@@ -87,8 +92,8 @@ def activations(sizes: list[tuple[int, int, int, int]], rounds: int) -> None:
         less = f"{1 - memory[1] / memory[0]:.0%}"
         rows.append([size, *(each / 1e6 for each in memory), less, before, after, longer])
     show(
-        "Activations of train_gpt.py's model, and an update, without and with "
-        "checkpoint_activations",
+        "Activations of train_gpt.py's model, and an update, without and with activation "
+        "checkpointing",
         ["", "MB without", "MB with", "less", "ms without", "ms with", "ratio"],
         rows,
     )

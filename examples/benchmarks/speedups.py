@@ -19,10 +19,13 @@ from typing import Any
 import torch
 from side_by_side import positive, ratios_to_first, repeat, seconds, show
 from torch import Tensor
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
 from torch.utils.data import Dataset
 
 from plateau_jax import PlateauCurve
-from torch_bridge import TrainStep, checkpoint_activations, make_loader, prefetch
+from torch_bridge import TrainStep, make_loader, prefetch
 
 sys.path.append(str(Path(__file__).parents[1]))  # the example whose model is used here
 from train_gpt import GPT, Block, loss_fn
@@ -47,7 +50,7 @@ def make_train_step(
     torch.manual_seed(0)
     model = GPT(layers, 128, CONTEXT).to(DEVICE)
     if blocks:
-        checkpoint_activations(model, blocks)
+        apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, blocks))
     capturable = DEVICE == "cuda" and bool(fused)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-3, fused=fused, foreach=foreach or None, capturable=capturable
@@ -72,7 +75,7 @@ def updates(rounds: int, calls: int, rows: int, layers: int) -> None:
         "AdamW(fused=False)": partial(build(fused=False), batch),
         "the loss is read at each update": partial(read_each_loss, build(), batch),
         "four micro-batches of a quarter": partial(build(), *quarters),
-        "checkpoint_activations": partial(build(blocks=Block), batch),
+        "activation checkpointing": partial(build(blocks=Block), batch),
     }
     if DEVICE == "cuda":
         ways["cuda_graph=True"] = partial(build(cuda_graph=True), batch)

@@ -20,7 +20,7 @@ from step import CURVE, MAX_NORM, ByHand, adamw, batch_for, loss_fn, mlp
 from torch import Tensor, distributed, multiprocessing, nn
 from torch.distributed.fsdp import fully_shard
 
-from torch_bridge import TrainStep, distribute, is_main, lambda_lr
+from torch_bridge import TrainStep, distribute, lambda_lr
 
 DEVICE = "cuda" if torch.cuda.device_count() > 1 else "cpu"
 
@@ -173,7 +173,7 @@ def compare(mode: str, size: Size, count: int, rounds: int) -> None:
 
     calls = {name: partial(repeat, size.calls, update, own) for name, update in updates.items()}
     times = seconds(rounds, calls, settle=settle)
-    if is_main():
+    if rank == 0:
         parameters = sum(
             parameter.numel() for parameter in mlp(size.width, size.depth).parameters()
         )

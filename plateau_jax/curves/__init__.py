@@ -17,7 +17,7 @@ To add a kind of curve:
    `page/edits.js`.
 3. In `tests/`, draw descriptions in `support/curves/descriptions.py`, write the exact levels in
    `support/numerics/oracle.py`, and the defaults in `curves/test_values.py`. Add two curves that
-   differ in every argument to `support/golden/curves.py`, and run `python -m support.golden.write`.
+   differ in every argument to `support/golden/curves.py`, and run `python -m golden.write`.
    A kind that is not derived from other curves also needs a case in `curves/test_same_until.py`.
 4. Document it in `Curve.from_dict` and in `docs/configuration.md`. If users call it by name, the
    name also goes where CONTRIBUTING says for public names, and into `docs/curves.md`.

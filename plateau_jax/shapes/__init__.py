@@ -12,7 +12,7 @@ To add a shape:
    If it has a P, write the P with which the design page begins in `INITIAL_POWERS` of
    `plateau_jax/tools/design/answers.py`.
 2. In `tests/support/numerics/shapes.py`, write its formula, which shares no code with the product.
-   In `tests/`, run `python -m support.golden.write`.
+   In `tests/`, run `python -m golden.write`.
 3. Document the equation in the docstring of `StagedCurve`, in that of `PlateauCurve` if the shape
    may end at 0, and in `docs/curves.md`, whose picture `docs/pictures/draw_curves.py` draws. If it
    may not, name it in the errors of `StagedCurve`, `StagedCurve.wsd` and `Curve.cooldown`.

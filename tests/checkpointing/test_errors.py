@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.checkpointing.checkpoints import Part
 from support.checkpointing.wrapped_tensors import Unlisted, Wrapped
-from support.wrong import wrong
+from support.raises import raises
 from torch.nn import Linear
 from torch.optim import SGD
 
@@ -66,18 +66,18 @@ def numbers():
 # Building.
 
 
-@wrong(ValueError, "keep = 0")
+@raises(ValueError, "keep = 0")
 def test_keep_no_checkpoint(directory):
     Checkpoints(directory, keep=0)
 
 
-@wrong(NotADirectoryError, "/file'")
+@raises(NotADirectoryError, "/file'")
 def test_directory_is_a_file(tmp_path):
     (tmp_path / "file").touch()
     Checkpoints(tmp_path / "file").load(numbers=[])
 
 
-@wrong(ValueError, "/10 is itself a checkpoint", "directory of the run")
+@raises(ValueError, "/10 is itself a checkpoint", "directory of the run")
 def test_directory_of_a_single_checkpoint(directory):
     Checkpoints(directory / "10")
 
@@ -85,24 +85,24 @@ def test_directory_of_a_single_checkpoint(directory):
 # Saving.
 
 
-@wrong(ValueError, "step = -1")
+@raises(ValueError, "step = -1")
 def test_save_before_the_first_step(checkpoints):
     checkpoints.save(-1, values=[1])
 
 
-@wrong(ValueError, "no parts")
+@raises(ValueError, "no parts")
 def test_save_nothing(checkpoints):
     checkpoints.save(1)
 
 
 @pytest.mark.parametrize("part", [(1, 2), Part])
-@wrong(TypeError, "part = {part}", "state_dict and load_state_dict")
+@raises(TypeError, "part = {part}", "state_dict and load_state_dict")
 def test_save_part_without_a_state(checkpoints, part):
     checkpoints.save(1, part=part)
 
 
 @pytest.mark.parametrize("name", ["../up", "verify"])
-@wrong(ValueError, "{name} must be a valid variable name", "not one of")
+@raises(ValueError, "{name} must be a valid variable name", "not one of")
 def test_save_part_with_a_wrong_name(checkpoints, name):
     checkpoints.save(1, **{name: []})
 
@@ -110,22 +110,22 @@ def test_save_part_with_a_wrong_name(checkpoints, name):
 # Loading.
 
 
-@wrong(ValueError, "no checkpoint 3", "[10, 20, 50]")
+@raises(ValueError, "no checkpoint 3", "[10, 20, 50]")
 def test_load_missing_checkpoint(checkpoints, numbers):
     checkpoints.load(3, numbers=numbers)
 
 
-@wrong(ValueError, "['model', 'numbers', 'options', 'optimizer']", "['more']")
+@raises(ValueError, "['model', 'numbers', 'options', 'optimizer']", "['more']")
 def test_load_missing_part(checkpoints, numbers):
     checkpoints.load(numbers=numbers, more=[])
 
 
-@wrong(ValueError, "options was saved as a dict", "a list")
+@raises(ValueError, "options was saved as a dict", "a list")
 def test_load_dict_as_a_list(checkpoints, numbers):
     checkpoints.load(numbers=numbers, options=[])
 
 
-@wrong(ValueError, "model is on the meta device", "model.to_empty(device=...)")
+@raises(ValueError, "model is on the meta device", "model.to_empty(device=...)")
 def test_load_into_a_model_without_memory(checkpoints):
     model = Linear(3, 2, bias=False, device="meta")
     checkpoints.load(10, model=model)
@@ -134,22 +134,22 @@ def test_load_into_a_model_without_memory(checkpoints):
 # `load_model`.
 
 
-@wrong(ValueError, "/empty has no checkpoint to load")
+@raises(ValueError, "/empty has no checkpoint to load")
 def test_load_model_from_an_empty_directory(directory, model):
     Checkpoints(directory / "empty").load_model(model)
 
 
-@wrong(ValueError, "has the parts", "['none']: pass the name of the model as part=")
+@raises(ValueError, "has the parts", "['none']: pass the name of the model as part=")
 def test_load_model_from_a_missing_part(checkpoints, model):
     checkpoints.load_model(model, part="none")
 
 
-@wrong(ValueError, "numbers is neither a TrainStep nor a module")
+@raises(ValueError, "numbers is neither a TrainStep nor a module")
 def test_load_model_from_a_list(checkpoints, model):
     checkpoints.load_model(model, 50, part="numbers")
 
 
-@wrong(
+@raises(
     ValueError,
     "model of checkpoint 50 was saved with a",
     "weight: (2, 4) in the checkpoint, (2, 3) here",

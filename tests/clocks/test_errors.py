@@ -9,8 +9,8 @@ from support.clocks.holds import PATIENT, THREE_PLATEAUS
 from support.curves.descriptions import scaled
 from support.curves.requirements import A_REAL_SCALAR, AN_INTEGER, at_least, in_range
 from support.curves.strategies import MAX_STEP
+from support.raises import raises
 from support.schedulers.runs import optimizer_with
-from support.wrong import wrong
 from torch import nn
 from torch.optim import SGD
 
@@ -21,13 +21,13 @@ from torch_bridge import follow, lambda_lr
 
 
 @pytest.mark.parametrize("unit", [0, 2**62 + 1])
-@wrong(ValueError, "unit = {unit}", in_range(1, 2**62))
+@raises(ValueError, "unit = {unit}", in_range(1, 2**62))
 def test_unit_out_of_range(unit):
     DataClock(unit)
 
 
 @pytest.mark.parametrize("count", [0, 2**62])
-@wrong(ValueError, "count = {count}", in_range(1, 2**62 - 1))
+@raises(ValueError, "count = {count}", in_range(1, 2**62 - 1))
 def test_usual_count_out_of_range(count):
     DataClock(8, count)
 
@@ -36,30 +36,30 @@ def test_usual_count_out_of_range(count):
 
 
 @pytest.mark.parametrize("patience", [0, 2**31])
-@wrong(ValueError, "patience = {patience}", in_range(1, MAX_STEP))
+@raises(ValueError, "patience = {patience}", in_range(1, MAX_STEP))
 def test_patience_out_of_range(patience):
     HoldUntilFlat(patience, limit=9)
 
 
-@wrong(TypeError, f"limit = None {AN_INTEGER}")
+@raises(TypeError, f"limit = None {AN_INTEGER}")
 def test_hold_without_a_limit():
     HoldUntilFlat(2, limit=None)
 
 
 @pytest.mark.parametrize("threshold", [-1e-9, 1.5])
-@wrong(
+@raises(
     ValueError, 'threshold = {threshold} must not be negative, nor above 1 for threshold_mode="rel"'
 )
 def test_threshold_out_of_range(threshold):
     HoldUntilFlat(2, limit=9, threshold=threshold)
 
 
-@wrong(ValueError, "threshold_mode = 'low' must be one of 'rel', 'abs'")
+@raises(ValueError, "threshold_mode = 'low' must be one of 'rel', 'abs'")
 def test_unknown_threshold_mode():
     HoldUntilFlat(2, limit=9, threshold_mode="low")
 
 
-@wrong(ValueError, "every = 10", "limit = 9", "no reading")
+@raises(ValueError, "every = 10", "limit = 9", "no reading")
 def test_hold_that_ends_before_a_reading():
     HoldUntilFlat(2, every=10, limit=9)
 
@@ -67,12 +67,12 @@ def test_hold_that_ends_before_a_reading():
 # HoldBelow.
 
 
-@wrong(ValueError, "value = -1e+39", "float32")
+@raises(ValueError, "value = -1e+39", "float32")
 def test_value_beyond_float32():
     HoldBelow(-1e39, 3)
 
 
-@wrong(ValueError, "steps = 0")
+@raises(ValueError, "steps = 0")
 def test_no_steps():
     HoldBelow(0.5, 0)
 
@@ -84,28 +84,28 @@ WITHOUT_PLATEAU = PlateauCurve(30, plateaus=[(50, 0)])
 
 
 @pytest.mark.parametrize("clock", ["wait", DataClock, [PATIENT, "2"]], ids=str)
-@wrong(TypeError, "clock = ", "must be a DataClock, ", "or a list of such rules")
+@raises(TypeError, "clock = ", "must be a DataClock, ", "or a list of such rules")
 def test_neither_a_clock_nor_rules(clock):
     resume_record(THREE_PLATEAUS, clock=clock)
 
 
-@wrong(ValueError, "clock is an empty list: leave it out")
+@raises(ValueError, "clock is an empty list: leave it out")
 def test_no_rules():
     resume_record(THREE_PLATEAUS, clock=[])
 
 
-@wrong(ValueError, "needs a plateau to hold at", "(50, 0)")
+@raises(ValueError, "needs a plateau to hold at", "(50, 0)")
 def test_curve_without_a_plateau_to_hold_at():
     resume_record(WITHOUT_PLATEAU, clock=[BELOW, PATIENT])
 
 
 @pytest.mark.parametrize("clock", [DataClock(16, count=8), BELOW], ids=str)
-@wrong(ValueError, "clock = ", "must be DataClock(8)", "batch plan")
+@raises(ValueError, "clock = ", "must be DataClock(8)", "batch plan")
 def test_clock_that_a_batch_plan_excludes(clock):
     resume_record(scaled(), clock=clock)
 
 
-@wrong(ValueError, "the same curve")
+@raises(ValueError, "the same curve")
 def test_hold_of_two_curves():
     lambda_lr(optimizer_with([0.1, 0.1]), [THREE_PLATEAUS, WITHOUT_PLATEAU], clock=PATIENT)
 
@@ -160,28 +160,28 @@ def follower_of_a_batch_plan(optimizer):
 # Counts.
 
 
-@wrong(ValueError, "count = -1", at_least(0))
+@raises(ValueError, "count = -1", at_least(0))
 def test_negative_count(counted):
     counted.step(count=-1)
 
 
-@wrong(ValueError, "would have consumed ", str(2**62))
+@raises(ValueError, "would have consumed ", str(2**62))
 def test_sum_of_counts_beyond_its_limit(counted):
     counted.step(count=2**62 - counted.consumed + 1)
 
 
 @pytest.mark.parametrize("count", [2.0, torch.tensor(True)])
-@wrong(TypeError, "count = {count}", AN_INTEGER)
+@raises(TypeError, "count = {count}", AN_INTEGER)
 def test_count_that_is_not_an_integer(counted, count):
     counted.step(count=count)
 
 
-@wrong(TypeError, "DataClock(8)", "step(count=n)", "scheduler.count = n", "DataClock(8, count=n)")
+@raises(TypeError, "DataClock(8)", "step(count=n)", "scheduler.count = n", "DataClock(8, count=n)")
 def test_step_without_a_count(counted):
     counted.step()
 
 
-@wrong(TypeError, "count = 8", "clock=DataClock(unit)")
+@raises(TypeError, "count = 8", "clock=DataClock(unit)")
 def test_count_for_a_clock_of_updates(plain):
     plain.step(count=8)
 
@@ -189,12 +189,12 @@ def test_count_for_a_clock_of_updates(plain):
 # Metrics.
 
 
-@wrong(TypeError, "step() needs the metric of the update")
+@raises(TypeError, "step() needs the metric of the update")
 def test_step_without_a_metric(held):
     held.step()
 
 
-@wrong(TypeError, f"metric = 8 {A_REAL_SCALAR}", "step(metric=loss)")
+@raises(TypeError, f"metric = 8 {A_REAL_SCALAR}", "step(metric=loss)")
 def test_integer_metric(held):
     held.step(8)
 
@@ -202,12 +202,12 @@ def test_integer_metric(held):
 @pytest.mark.parametrize(
     "metric", ["0.5", True, [0.5], 10**400, np.zeros((), "i4,i4"), torch.ones(1), torch.tensor(1j)]
 )
-@wrong(TypeError, "metric", A_REAL_SCALAR)
+@raises(TypeError, "metric", A_REAL_SCALAR)
 def test_metric_that_is_not_a_real_scalar(held, metric):
     held.step(metric)
 
 
-@wrong(TypeError, "step(metric=0.5)", "clock=rule")
+@raises(TypeError, "step(metric=0.5)", "clock=rule")
 def test_metric_for_a_clock_of_updates(plain):
     plain.step(metric=0.5)
 
@@ -215,11 +215,11 @@ def test_metric_for_a_clock_of_updates(plain):
 # Steps of a follower.
 
 
-@wrong(ValueError, "curve_step = -1", at_least(0))
+@raises(ValueError, "curve_step = -1", at_least(0))
 def test_negative_curve_step(follower):
     follower.step(-1)
 
 
-@wrong(TypeError, "units of 8", "step(scheduler.curve_step)")
+@raises(TypeError, "units of 8", "step(scheduler.curve_step)")
 def test_step_under_a_batch_plan(follower_of_a_batch_plan):
     follower_of_a_batch_plan.step()

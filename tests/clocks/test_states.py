@@ -12,10 +12,10 @@ from hypothesis import given, strategies as st
 from support.clocks.holds import THREE_PLATEAUS
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
+from support.raises import raises
 from support.runs.scheduler_run import SchedulerRun
 from support.schedulers.runs import learning_rate
 from support.trees import assert_equal_trees
-from support.wrong import raises
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, StagedCurve
 

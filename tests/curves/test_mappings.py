@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 import torch
-from support.wrong import raises
+from support.raises import raises
 from torch import nn
 
 from plateau_jax import (

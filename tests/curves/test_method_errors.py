@@ -18,7 +18,7 @@ from support.curves.requirements import (
 )
 from support.curves.strategies import MAX_STEP
 from support.numerics.shapes import SAMPLES_ABOVE_ZERO
-from support.wrong import raises, wrong
+from support.raises import raises
 
 from plateau_jax import (
     Curve,
@@ -40,19 +40,19 @@ NOT_STEPS = [True, np.True_, 3.0, nan, "3", None, [True, 2], [[1], [2, 3]], np.a
 
 
 @pytest.mark.parametrize("step", NOT_STEPS, ids=repr)
-@wrong(TypeError, "step must be an integer or an array of integers, not {step}")
+@raises(TypeError, "step must be an integer or an array of integers, not {step}")
 def test_step(curve, step):
     curve(step)
 
 
 @pytest.mark.parametrize("peak", [True, np.True_, "0.1", None, 1j, np.complex64(1), [1]], ids=repr)
-@wrong(TypeError, "peak_value = {peak}", A_NUMBER)
+@raises(TypeError, "peak_value = {peak}", A_NUMBER)
 def test_peak_that_is_not_a_number(curve, peak):
     curve.learning_rate(3, peak)
 
 
 @pytest.mark.parametrize("peak", [-0.1, -inf, nan, inf, 2.0**-127, 1e39, 3.4028236e38, 10**150])
-@wrong(ValueError, "peak_value = {peak}", A_PEAK)
+@raises(ValueError, "peak_value = {peak}", A_PEAK)
 def test_peak_that_float32_does_not_hold(curve, peak):
     curve.learning_rate(3, peak)
 
@@ -96,13 +96,13 @@ def test_wrong_comparison(curve):
         curve.same_until(CURVE, -1)
 
 
-@wrong(ValueError, f"total_steps = {2**30} + {2**30}", at_most(MAX_STEP))
+@raises(ValueError, f"total_steps = {2**30} + {2**30}", at_most(MAX_STEP))
 def test_continuation_past_the_last_step():
     HALF_OF_ALL_STEPS.then(HALF_OF_ALL_STEPS)
 
 
 @pytest.mark.parametrize("shape", SAMPLES_ABOVE_ZERO)
-@wrong(ValueError, "shape = {shape}", "cooldown from or to 0")
+@raises(ValueError, "shape = {shape}", "cooldown from or to 0")
 def test_shape_of_a_cooldown_to_0(shape):
     flat = StagedCurve([(10,)], start=1)
     flat.cooldown(5, 5, shape=shape)
@@ -111,17 +111,17 @@ def test_shape_of_a_cooldown_to_0(shape):
 # Stacks.
 
 
-@wrong(ValueError, "curves is empty", "at least one Curve")
+@raises(ValueError, "curves is empty", "at least one Curve")
 def test_stack_of_no_curves():
     stack([])
 
 
-@wrong(TypeError, "curves = ", "several Curves, in order")
+@raises(TypeError, "curves = ", "several Curves, in order")
 def test_stack_of_a_single_curve():
     stack(CURVE)
 
 
-@wrong(ValueError, "of a PlateauCurve, not of a StagedCurve")
+@raises(ValueError, "of a PlateauCurve, not of a StagedCurve")
 def test_arguments_of_a_different_class(curve):
     StagedCurve.from_dict(curve.to_dict())
 
@@ -150,7 +150,7 @@ def test_curve_nested_64_deep_can_be_copied_and_saved(deepest):
         assert hash(copied) == hash(deepest)
 
 
-@wrong(ValueError, "nested 65 deep")
+@raises(ValueError, "nested 65 deep")
 def test_deepest_as_a_continuation(deepest):
     CURVE.then(deepest)
 

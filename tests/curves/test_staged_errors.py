@@ -3,7 +3,7 @@
 import numpy as np
 from support.curves.requirements import A_SHAPE, AN_INTEGER, IN_0_TO_1, in_range
 from support.curves.strategies import MAX_STEP
-from support.wrong import raises, wrong
+from support.raises import raises
 
 from plateau_jax import StagedCurve
 
@@ -49,6 +49,6 @@ def test_wrong_points():
         StagedCurve.through(np.zeros(5))
 
 
-@wrong(TypeError, f"points[1].step = np.float32(0.5) {AN_INTEGER}")
+@raises(TypeError, f"points[1].step = np.float32(0.5) {AN_INTEGER}")
 def test_step_in_an_array_of_floats():
     StagedCurve.through(np.array([(0, 1), (0.5, 1)], np.float32))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.curves.requirements import at_least, in_range
 from support.data.loaders import build, epoch, process
-from support.wrong import raises, wrong
+from support.raises import raises
 from torch.nested import nested_tensor
 from torch.utils.data import IterableDataset
 
@@ -32,12 +32,12 @@ def loader():
 # Arguments.
 
 
-@wrong(TypeError, "dataset = ", "Endless", "must have a length")
+@raises(TypeError, "dataset = ", "Endless", "must have a length")
 def test_iterable_dataset():
     make_loader(Endless(), 4)
 
 
-@wrong(ValueError, "3 samples give no batch of batch_size = 4 with drop_last = True")
+@raises(ValueError, "3 samples give no batch of batch_size = 4 with drop_last = True")
 def test_fewer_samples_than_a_batch():
     make_loader(range(3), 4)
 
@@ -66,24 +66,24 @@ def on_rank(rank, ranks, samples, **options):
         return make_loader(range(samples), 4, num_workers=0, **options)
 
 
-@wrong(ValueError, "7 samples", "batch_size = 4", "2 processes")
+@raises(ValueError, "7 samples", "batch_size = 4", "2 processes")
 def test_fewer_samples_than_the_ranks_need():
     on_rank(0, 2, 7)
 
 
-@wrong(ValueError, "9 samples leave 1 for 2", "drop_last = True")
+@raises(ValueError, "9 samples leave 1 for 2", "drop_last = True")
 def test_last_batch_without_a_sample_for_each_rank():
     on_rank(0, 2, 9, drop_last=False)
 
 
-@wrong(ValueError, "batch_size = 8 (now 12)", "of all processes")
+@raises(ValueError, "batch_size = 8 (now 12)", "of all processes")
 def test_state_of_a_different_global_batch_size():
     saved = on_rank(0, 2, 24)
     loader = on_rank(1, 3, 24)
     loader.load_state_dict(saved.state_dict())
 
 
-@wrong(RuntimeError, "built for one process", "there are 2 now")
+@raises(RuntimeError, "built for one process", "there are 2 now")
 def test_loader_built_before_the_process_group(loader):
     with process(0, 2):
         next(iter(loader))
@@ -110,7 +110,7 @@ def test_state_of_a_different_loader(loader, samples, options, difference):
         loader.load_state_dict(state)
 
 
-@wrong(ValueError, "epoch = -1", at_least(0))
+@raises(ValueError, "epoch = -1", at_least(0))
 def test_negative_epoch(loader):
     loader.load_state_dict({**loader.state_dict(), "epoch": -1})
 
@@ -132,18 +132,18 @@ def test_iteration_continues_after_a_rejected_state(depth):
 # Prefetching.
 
 
-@wrong(TypeError, "has no state_dict")
+@raises(TypeError, "has no state_dict")
 def test_state_of_batches_without_a_loader():
     feed = prefetch([torch.ones(1)], "cpu")
     feed.state_dict()
 
 
-@wrong(ValueError, "depth = 0", at_least(1))
+@raises(ValueError, "depth = 0", at_least(1))
 def test_depth_below_one():
     prefetch([], "cpu", depth=0)
 
 
-@wrong(ValueError, "device = 'meta'", "available CUDA device")
+@raises(ValueError, "device = 'meta'", "available CUDA device")
 def test_device_without_memory():
     prefetch([], "meta")
 

@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 import pytest
-from support.design.design import served
+from design.design import served
 
 from plateau_jax.tools.design.answers import initial_curves
 
@@ -11,7 +11,7 @@ from plateau_jax.tools.design.answers import initial_curves
 # One for each file: two of playwright's loops in one process exclude each other.
 @pytest.fixture(scope="module")
 def browser():
-    from support.design.page import chromium  # which only slow tests need
+    from design.page import chromium  # which only slow tests need
 
     with chromium() as browser:
         yield browser
@@ -19,7 +19,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def server():
-    from support.design.page import CURVES, PEAK
+    from design.page import CURVES, PEAK
 
     with served(initial_curves(list(CURVES.items()), PEAK)) as server:
         yield server
@@ -31,7 +31,7 @@ def open_page(browser, host, size, **options):
 
     Afterwards, check for errors and for requests to other hosts.
     """
-    from support.design.page import DesignPage
+    from design.page import DesignPage
 
     width, height = size
     context = browser.new_context(
@@ -70,7 +70,7 @@ def open_page(browser, host, size, **options):
 @pytest.fixture
 def visit(browser, server):
     """Return a function that opens the page, of different curves if they are given."""
-    from support.design.page import PEAK, WIDE
+    from design.page import PEAK, WIDE
 
     @contextmanager
     def visit(curves=None, size=WIDE, **options):
@@ -96,7 +96,7 @@ def design(visit):
 
 @pytest.fixture(scope="module")
 def page_of_many_tests(browser, server):
-    from support.design.page import WIDE
+    from design.page import WIDE
 
     with open_page(browser, server, WIDE) as design:
         yield design

@@ -7,10 +7,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from design.design import PEAK, answer_about, describe_curve, run_copied
 from hypothesis import example, given, strategies as st
 from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
-from support.design.design import PEAK, answer_about, describe_curve, run_copied
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
 from plateau_jax.tools.design.answers import (

@@ -1,8 +1,8 @@
 """What the design page says about a wrong curve or peak, and at which field."""
 
 import pytest
+from design.design import PEAK, answer_about, fault_of
 from support.curves.requirements import A_NUMBER
-from support.design.design import PEAK, answer_about, fault_of
 
 from plateau_jax import PlateauCurve, StagedCurve
 from plateau_jax.tools.design.answers import describe_curves

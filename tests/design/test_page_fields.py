@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from design.page import COSINE, CURVES, STABLE, STAGED
 from playwright.sync_api import expect
-from support.design.page import COSINE, CURVES, STABLE, STAGED
 from support.numerics.oracle import percent_of
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve

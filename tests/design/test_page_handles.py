@@ -4,8 +4,8 @@ import re
 from dataclasses import replace
 
 import pytest
+from design.page import COSINE, CURVES, PEAK, PHONE, STABLE, STAGED
 from playwright.sync_api import expect
-from support.design.page import COSINE, CURVES, PEAK, PHONE, STABLE, STAGED
 
 pytestmark = pytest.mark.slow
 

@@ -2,8 +2,8 @@
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from design.page import COSINE, CURVES, FOCUSED, PHONE, STABLE, STAGED, WIDE
 from playwright.sync_api import expect
-from support.design.page import COSINE, CURVES, FOCUSED, PHONE, STABLE, STAGED, WIDE
 
 from plateau_jax import PlateauCurve, StagedCurve
 

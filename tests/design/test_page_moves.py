@@ -4,10 +4,10 @@ import json
 from dataclasses import asdict
 
 import pytest
+from design.design import PEAK
 from hypothesis import example, given, strategies as st
 from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
-from support.design.design import PEAK
 
 from plateau_jax import Curve, PlateauCurve
 from plateau_jax.tools.design.handles import curve_and_peak_handles

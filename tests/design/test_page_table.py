@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+from design.page import COSINE, DROP, PEAK, STABLE, STAGED
 from playwright.sync_api import expect
-from support.design.page import COSINE, DROP, PEAK, STABLE, STAGED
 
 from plateau_jax import compare
 from plateau_jax.tools.design.answers import MAX_CURVES

@@ -11,8 +11,8 @@ from queue import Queue
 from unittest.mock import ANY, Mock
 
 import pytest
+from design.design import ask, request, served
 from support.commands import AT_A_TERMINAL
-from support.design.design import ask, request, served
 
 from plateau_jax import PlateauCurve
 from plateau_jax.tools.command_line.main import main

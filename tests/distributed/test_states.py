@@ -13,17 +13,12 @@ from support.training.steps import make_step
 from support.trees import assert_equal_trees
 from torch import distributed
 
-from torch_bridge import is_main
 from torch_bridge.training.distributed.plain_names import plain_state
 from torch_bridge.training.distributed.processes import rank
 
 pytestmark = [pytest.mark.slow, pytest.mark.ranks(2)]
 
 in_every_way = pytest.mark.parametrize("parallelism", ["ddp", "fsdp", "blocks", "hybrid"])
-
-
-def test_rank_0_is_main():
-    assert is_main() == (rank() == 0)
 
 
 @in_every_way

@@ -8,12 +8,12 @@ from unittest.mock import patch
 import pytest
 import torch
 from support.distributed.models import wrapped
+from support.raises import raises
 from support.training.models import Net, batches
 from support.training.optimizers import OPTIMIZERS
 from support.training.reads import Reads
 from support.training.steps import make_step
 from support.trees import assert_equal_trees
-from support.wrong import raises
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -6,10 +6,10 @@ import pytest
 import torch
 from support.checkpointing.checkpoints import gathered
 from support.distributed.processes import error_of
+from support.raises import raises
 from support.training.models import batches, seeded
 from support.training.steps import make_step
 from support.trees import assert_equal_trees
-from support.wrong import wrong
 from torch import nn
 from torch.distributed.algorithms._checkpoint import checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard
@@ -131,7 +131,7 @@ def test_state_of_every_wrapper_loads(tmp_path, wrap_saved):
         assert "is module.0.weight in the state and last.bias here" in error
 
 
-@wrong(ValueError, "parameter 0 is weight in the state and module.weight here")
+@raises(ValueError, "parameter 0 is weight in the state and module.weight here")
 def test_optimizer_state_in_a_different_order():
     """The two names are equal without the names of wrappers."""
     layer = nn.Linear(2, 2, bias=False)

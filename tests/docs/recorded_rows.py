@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from docs.peers.record import read_record
 from support.docs.pages import ROOT, Section, sections
-from support.peers.record import read_record
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 

@@ -7,9 +7,9 @@ the peak; the others compute in float64.
 
 import numpy as np
 import pytest
+from docs.peers.record import read_record
 from docs.recorded_rows import ALL_ROWS, CASES, PAGE, ROWS
 from support.docs.pages import sections
-from support.peers.record import read_record
 from support.schedulers.runs import lrs_of, optimizer_with
 
 from torch_bridge import DataClock, lambda_lr

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 from bs4 import BeautifulSoup
-from support.design.page import chromium
+from design.page import chromium
 from support.docs.pages import ROOT
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from support.curves.descriptions import build, descriptions
 from support.examples import examples
 from support.numerics.oracle import Oracle, lowest_level
 from support.numerics.shapes import SAMPLES
-from support.wrong import wrong
+from support.raises import raises
 
 from plateau_jax import PlateauCurve, StagedCurve, compare, plot
 
@@ -262,11 +262,11 @@ def test_lines_and_spans_differ_without_colour(ax):
 # Errors.
 
 
-@wrong(ValueError, "there is no curve")
+@raises(ValueError, "there is no curve")
 def test_no_curves():
     plot()
 
 
-@wrong(ValueError, "peak_value = -1.0")
+@raises(ValueError, "peak_value = -1.0")
 def test_negative_peak(ax):
     plot(CURVE, peak_value=-1.0, ax=ax)

@@ -16,8 +16,8 @@ from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.golden.curves import CURVES
 from support.numerics.shapes import SAMPLES
+from support.raises import raises
 from support.schedulers.runs import peaks
-from support.wrong import wrong
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.table.evaluation import PYTHON, evaluate
@@ -251,6 +251,6 @@ def test_peak_is_the_default_of_the_file(peak, step):
     assert learning_rate(step, 0.5) == CURVE.learning_rate(step, 0.5)
 
 
-@wrong(ValueError, f"peak_value = nan {A_PEAK}")
+@raises(ValueError, f"peak_value = nan {A_PEAK}")
 def test_peak_of_a_file_is_out_of_range():
     CURVE.to_source(nan)

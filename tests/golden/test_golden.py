@@ -1,8 +1,8 @@
 """The learning rates of curves have the recorded bits, and their tables the recorded integers."""
 
 import pytest
-from support.golden.tables import describe_tables
-from support.golden.write import LEARNING_RATES, TABLES, describe_curves, read
+from golden.tables import describe_tables
+from golden.write import LEARNING_RATES, TABLES, describe_curves, read
 
 
 def test_curves_have_the_recorded_learning_rates():

@@ -14,7 +14,7 @@ from support.curves.requirements import (
     in_range,
 )
 from support.jax.jax_cases import CURVE
-from support.wrong import raises, wrong
+from support.raises import raises
 
 from plateau_jax import (
     DataClock,
@@ -40,17 +40,17 @@ def test_traced_argument_of_a_curve(name):
         build(1)
 
 
-@wrong(ValueError, "peak_value = ", "optax.scale_by_learning_rate(schedule) and scale_by_curve")
+@raises(ValueError, "peak_value = ", "optax.scale_by_learning_rate(schedule) and scale_by_curve")
 def test_negative_array_as_peak():
     optax_schedule(CURVE, jnp.float32(-1))
 
 
-@wrong(TypeError, "peak_value = ", A_REAL_SCALAR)
+@raises(TypeError, "peak_value = ", A_REAL_SCALAR)
 def test_traced_vector_as_peak():
     jax.jit(partial(optax_schedule, CURVE))(jnp.ones(2))
 
 
-@wrong(TypeError, "peak_value = ", "precision of float32", "hyperparam_dtype=jnp.float32")
+@raises(TypeError, "peak_value = ", "precision of float32", "hyperparam_dtype=jnp.float32")
 def test_peak_of_low_precision():
     scale_by_curve(CURVE, jnp.bfloat16(0.1))
 
@@ -59,12 +59,12 @@ def test_peak_of_low_precision():
 
 
 @pytest.mark.parametrize("table", [CURVE, stack([CURVE, CURVE])])
-@wrong(TypeError, "table must be one table")
+@raises(TypeError, "table must be one table")
 def test_something_else_as_table(table):
     multiplier(table, jnp.arange(3))
 
 
-@wrong(TypeError, "table.low is of float32; it must be of int32")
+@raises(TypeError, "table.low is of float32; it must be of int32")
 def test_table_with_a_column_of_another_dtype():
     multiplier(CURVE.table._replace(low=jnp.float32(CURVE.table.low)), 3)
 
@@ -114,18 +114,18 @@ def update(transformation, **arguments):
     transformation.update(ONE, transformation.init(None), **arguments)
 
 
-@wrong(TypeError, "value is missing: pass value= to update", DROPPED, "value=...)")
+@raises(TypeError, "value is missing: pass value= to update", DROPPED, "value=...)")
 def test_update_without_a_value():
     update(HELD)
 
 
 @pytest.mark.parametrize("value", ["0.5", jnp.ones(1), jnp.array(1j)])
-@wrong(TypeError, "value = ", A_REAL_SCALAR)
+@raises(TypeError, "value = ", A_REAL_SCALAR)
 def test_value_that_is_not_a_real_scalar(value):
     update(HELD, value=value)
 
 
-@wrong(
+@raises(
     TypeError,
     "count is missing: pass count= to update",
     "write DataClock(unit, count=n) if it is always n",
@@ -138,18 +138,18 @@ def test_count_that_a_chain_around_multi_steps_drops():
 
 
 @pytest.mark.parametrize("count", [3.0, jnp.float32(3), jnp.ones(1, int)])
-@wrong(TypeError, "count = ", "integer")
+@raises(TypeError, "count = ", "integer")
 def test_count_that_is_not_an_integer(count):
     update(COUNTED, count=count)
 
 
 @pytest.mark.parametrize("count", [-1, 2**30 + 1])
-@wrong(ValueError, "count = {count}", in_range(0, 2**30))
+@raises(ValueError, "count = {count}", in_range(0, 2**30))
 def test_count_out_of_range(count):
     update(COUNTED, count=count)
 
 
-@wrong(TypeError, "count = 0", "left out", "clock=DataClock(unit)")
+@raises(TypeError, "count = 0", "left out", "clock=DataClock(unit)")
 def test_count_without_a_data_clock():
     update(HELD, value=0.5, count=0)
 
@@ -157,12 +157,12 @@ def test_count_without_a_data_clock():
 # States that a library has restored without their named tuples.
 
 
-@wrong(ValueError, "state = ", "tx.init(params)")
+@raises(ValueError, "state = ", "tx.init(params)")
 def test_list_as_state():
     PLAIN.update(ONE, list(PLAIN.init(None)))
 
 
-@wrong(ValueError, "state = ", "tx.init(params)")
+@raises(ValueError, "state = ", "tx.init(params)")
 def test_dictionaries_as_states_of_rules():
     state = HELD.init(None)
     dictionaries = [of_rule._asdict() for of_rule in state.hold]
@@ -178,7 +178,7 @@ REVERSED = scale_by_curve(STAIRS, PEAK, (BELOW, UNTIL))
 @pytest.mark.parametrize(
     ("saving", "using"), [(PLAIN, COUNTED), (COUNTED, PLAIN), (HELD, BOTH), (BOTH, REVERSED)]
 )
-@wrong(ValueError, "state = ScaleByCurveState(", "a transformation with the same clock")
+@raises(ValueError, "state = ScaleByCurveState(", "a transformation with the same clock")
 def test_state_of_a_different_clock(saving, using):
     using.update(ONE, saving.init(None))
 
@@ -188,6 +188,6 @@ def test_state_of_a_different_clock(saving, using):
 RECORD = resume_record(CURVE)
 
 
-@wrong(TypeError, "step = ", AN_INTEGER, "count[0]")
+@raises(TypeError, "step = ", AN_INTEGER, "count[0]")
 def test_several_steps_at_once():
     check_resume(RECORD, RECORD, jnp.arange(3))

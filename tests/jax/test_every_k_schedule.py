@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.jax.jax_cases import assert_equal_bits, x64_both_ways
-from support.wrong import wrong
+from support.raises import raises
 
 from plateau_jax import BatchPlan, PlateauCurve, scale_by_curve
 
@@ -65,13 +65,13 @@ def test_threshold_that_no_count_of_updates_reaches(threshold):
 
 
 @pytest.mark.parametrize("update", [True, 20.0, np.uint32(20)], ids=repr)
-@wrong(TypeError, "updates must be an int32 array")
+@raises(TypeError, "updates must be an int32 array")
 def test_update_that_is_not_an_int32(update):
     plan = BatchPlan([(0, 8)])
     plan.every_k_schedule(8)(update)
 
 
-@wrong(ValueError, "micro_batches = 2147483648 must lie in 1")
+@raises(ValueError, "micro_batches = 2147483648 must lie in 1")
 def test_too_many_micro_batches():
     plan = BatchPlan([(0, 2**31)])
     plan.every_k_schedule(1)

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from logged_lrs.logs import rows_of
 from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
 from support.examples import examples
-from support.logs import rows_of
 
 from plateau_jax import PlateauCurve, StagedCurve, compare_log
 

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from logged_lrs.logs import rows_of
 from support.curves.requirements import A_NUMBER
-from support.logs import rows_of
-from support.wrong import wrong
+from support.raises import raises
 
 from plateau_jax import BatchPlan, PlateauCurve, compare_log
 
@@ -22,12 +22,12 @@ def compare_rows(rows, **columns):
 
 
 @pytest.mark.parametrize("source", [3, {"step": [1]}, iter(["step,lr"]), pd.Series([1])])
-@wrong(TypeError, "must be a path, a pandas data frame, or a list of dictionaries")
+@raises(TypeError, "must be a path, a pandas data frame, or a list of dictionaries")
 def test_source_without_rows(source):
     compare_rows(source)
 
 
-@wrong(ValueError, "log: 'utf-8' codec can't decode byte 0xe9", "save the log as UTF-8, or pass")
+@raises(ValueError, "log: 'utf-8' codec can't decode byte 0xe9", "save the log as UTF-8, or pass")
 def test_log_in_latin_1(tmp_path):
     path = tmp_path / "log"
     path.write_bytes("step,lr\n1,é\n".encode("latin-1"))
@@ -58,7 +58,7 @@ def test_text_that_is_not_a_log(tmp_path, text, problem):
         compare_rows(path)
 
 
-@wrong(ValueError, "the log has 100 learning rates at 50 steps: keep those of one rank or run")
+@raises(ValueError, "the log has 100 learning rates at 50 steps: keep those of one rank or run")
 def test_learning_rates_of_two_runs():
     compare_rows([{**row, "lr": lr} for row in ROWS for lr in (row["lr"], 1.0)])
 
@@ -68,19 +68,19 @@ def compare_with_last_row(**cells):
 
 
 @pytest.mark.parametrize("cell", ["true", True, "1,234", 2j, pytest.param(10**400, id="large"), {}])
-@wrong(ValueError, "the log, row 51: lr = ", A_NUMBER)
+@raises(ValueError, "the log, row 51: lr = ", A_NUMBER)
 def test_learning_rate_that_is_not_a_number(cell):
     compare_with_last_row(lr=cell)
 
 
 @pytest.mark.parametrize("lr", [-1, np.inf])
-@wrong(ValueError, "the log, row 51: lr = {lr}", "must be finite and not negative")
+@raises(ValueError, "the log, row 51: lr = {lr}", "must be finite and not negative")
 def test_negative_or_infinite_learning_rate(lr):
     compare_with_last_row(lr=lr)
 
 
 @pytest.mark.parametrize("step", [2.5, -1, 2**31])
-@wrong(ValueError, "row 51: step = ", "number of updates")
+@raises(ValueError, "row 51: step = ", "number of updates")
 def test_step_that_is_not_a_number_of_updates(step):
     compare_with_last_row(step=step)
 
@@ -100,7 +100,7 @@ def test_log_that_does_not_suffice(columns, problem):
         compare_rows(rows_of(**columns))
 
 
-@wrong(ValueError, "no column lr = 'lrs', only 'step', 'lr'")
+@raises(ValueError, "no column lr = 'lrs', only 'step', 'lr'")
 def test_misspelled_name_of_a_column():
     compare_rows(ROWS, lr="lrs")
 
@@ -126,12 +126,14 @@ def test_messages_are_one_line_of_limited_length(row, columns):
     assert len(message) < 1500
 
 
-@wrong(ValueError, "peak_value = 0 must be positive")
+@raises(ValueError, "peak_value = 0 must be positive")
 def test_peak_of_zero():
     compare_log(ROWS, CURVE, 0)
 
 
-@wrong(ValueError, "curve is from BatchPlan.scale: a step is 1 samples or tokens, but a log counts")
+@raises(
+    ValueError, "curve is from BatchPlan.scale: a step is 1 samples or tokens, but a log counts"
+)
 def test_curve_that_counts_samples():
     plan = BatchPlan([(0, 1), (400, 2)])
     compare_log(ROWS, plan.scale(CURVE, 1, reference=2), PEAK)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from support.logs import rows_of
+from logged_lrs.logs import rows_of
 
 from plateau_jax import CurveWarning, PlateauCurve, compare_log
 

@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.raises import raises
 from support.training.models import (
     LOSSES,
     Net,
@@ -19,7 +20,6 @@ from support.training.models import (
 )
 from support.training.reads import reads_of
 from support.trees import assert_equal_trees
-from support.wrong import wrong
 from torch import nn
 
 from torch_bridge import evaluate
@@ -176,7 +176,7 @@ def net():
     assert net.training
 
 
-@wrong(ValueError, "batches is empty")
+@raises(ValueError, "batches is empty")
 def test_no_batches(net):
     evaluate(net, [], mean_loss)
 

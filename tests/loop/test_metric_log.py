@@ -7,11 +7,11 @@ import weakref
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from support.raises import raises
 from support.training.cuda_graphs.graphs import Tape
 from support.training.models import batches
 from support.training.reads import Reads
 from support.training.steps import make_step
-from support.wrong import wrong
 
 from plateau_jax import CurveWarning
 from torch_bridge import MetricLog
@@ -121,23 +121,23 @@ def log():
     return MetricLog()
 
 
-@wrong(ValueError, "every = 0")
+@raises(ValueError, "every = 0")
 def test_every_below_one():
     MetricLog(every=0)
 
 
-@wrong(ValueError, "keep = 0")
+@raises(ValueError, "keep = 0")
 def test_keep_below_one():
     MetricLog(keep=0)
 
 
 @pytest.mark.parametrize("entry", [{"rows": {}}, {"rows": [[]]}, {"since_flush": 0.5}])
-@wrong(ValueError, "not the state of a MetricLog")
+@raises(ValueError, "not the state of a MetricLog")
 def test_state_with_a_wrong_entry(log, entry):
     log.load_state_dict({**log.state_dict(), **entry})
 
 
-@wrong(TypeError, "the whole result of an update", "log(result)")
+@raises(TypeError, "the whole result of an update", "log(result)")
 def test_log_of_a_part_of_a_result(log):
     log(_result(0.5, 0.5, [0.5], 1, 0, 1).loss)
 

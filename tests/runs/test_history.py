@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, strategies as st
 from support.examples import examples
-from support.wrong import wrong
+from support.raises import raises
 
 from plateau_jax import (
     CurveWarning,
@@ -150,7 +150,7 @@ def test_missing_file_above_step_0_is_a_warning_once(path):
         check_resume_file(path, LOWER_PEAK, 40)
 
 
-@wrong(ValueError, "is a URL")
+@raises(ValueError, "is a URL")
 def test_url_is_rejected():
     check_resume_file(Path("gs://bucket/curve.json"), RECORD, 0)
 

@@ -11,8 +11,8 @@ from hypothesis import example, given, strategies as st
 from support.curves.descriptions import build, descriptions
 from support.curves.requirements import at_least
 from support.examples import examples
+from support.raises import raises
 from support.schedulers.runs import FLOAT32_MAX, peaks
-from support.wrong import raises, wrong
 
 from plateau_jax import (
     CurveWarning,
@@ -136,18 +136,18 @@ def test_clock_with_an_unknown_argument_is_shown():
 RECORD = resume_record(CURVE)
 
 
-@wrong(ValueError, "step = -1", at_least(0))
+@raises(ValueError, "step = -1", at_least(0))
 def test_negative_step():
     check_resume(RECORD, RECORD, -1)
 
 
 @pytest.mark.parametrize("record", [json.dumps(RECORD), {**RECORD, "peak_value": -1.0}])
-@wrong(ValueError, "saved = ", "is not from resume_record: ")
+@raises(ValueError, "saved = ", "is not from resume_record: ")
 def test_saved_value_that_is_not_a_record(record):
     check_resume(record, RECORD, 10)
 
 
-@wrong(ValueError, "now = [] has no record: pass what resume_record returns")
+@raises(ValueError, "now = [] has no record: pass what resume_record returns")
 def test_empty_list_in_place_of_a_record():
     check_resume(RECORD, [], 10)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.curves.requirements import at_least
 from support.docs.pages import assert_printed, program_named
-from support.wrong import wrong
+from support.raises import raises
 
 from plateau_jax import CurveScheduler, DataClock, PlateauCurve, StagedCurve
 
@@ -57,12 +57,12 @@ def scheduler():
     return CurveScheduler(CURVE, 0.3)
 
 
-@wrong(ValueError, "peak_value = -0.1")
+@raises(ValueError, "peak_value = -0.1")
 def test_negative_peak():
     CurveScheduler(CURVE, -0.1)
 
 
-@wrong(ValueError, "it was saved with 0.3, now 0.2", "strict=False to load_state_dict")
+@raises(ValueError, "it was saved with 0.3, now 0.2", "strict=False to load_state_dict")
 def test_update_that_consumed_nothing_has_used_the_peak():
     clock = DataClock(64)
     scheduler = CurveScheduler(CURVE, 0.3, clock=clock)
@@ -70,7 +70,7 @@ def test_update_that_consumed_nothing_has_used_the_peak():
     CurveScheduler(CURVE, 0.2, clock=clock).load_state_dict(scheduler.state_dict())
 
 
-@wrong(ValueError, "it was saved with start=0.5, now 0.25", "differ from step 0 on")
+@raises(ValueError, "it was saved with start=0.5, now 0.25", "differ from step 0 on")
 def test_update_that_consumed_nothing_has_used_step_0():
     clock = DataClock(64)
     scheduler = CurveScheduler(StagedCurve([(10, 1.0)], start=0.5), 0.3, clock=clock)
@@ -86,12 +86,12 @@ def test_state_of_no_update_has_used_no_peak():
 
 
 @pytest.mark.parametrize("number", [0, 2])
-@wrong(ValueError, "state_dict was saved with {number} parameter groups, and there are 1")
+@raises(ValueError, "state_dict was saved with {number} parameter groups, and there are 1")
 def test_state_of_a_different_number_of_groups(scheduler, number):
     state = scheduler.state_dict()
     scheduler.load_state_dict(state | {"records": state["records"] * number})
 
 
-@wrong(ValueError, "updates = -1", at_least(0))
+@raises(ValueError, "updates = -1", at_least(0))
 def test_negative_number_of_updates(scheduler):
     scheduler.load_state_dict(scheduler.state_dict() | {"updates": -1})

@@ -7,11 +7,11 @@ import pytest
 import torch
 from schedulers.builders import CURVE
 from support.curves.requirements import AN_INTEGER, at_least
+from support.raises import raises
 from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import optimizer_with
 from support.training.steps import through_file
 from support.trees import assert_equal_trees
-from support.wrong import raises, wrong
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
@@ -86,7 +86,7 @@ def test_wrong_argument_of_follow(optimizer, error, parts, arguments):
         follow(**{"optimizer": optimizer, "key": "weight_decay", "curve": CURVE, **arguments})
 
 
-@wrong(
+@raises(
     ValueError,
     "last_epoch = 6, but param_",
     "lr = 0.01 may be",
@@ -105,14 +105,14 @@ def test_learning_rate_that_may_be_decayed():
 
 
 @pytest.mark.parametrize("option", ["lr", "initial_lr"])
-@wrong(ValueError, "lr of param_groups[1] = -0.1 ")
+@raises(ValueError, "lr of param_groups[1] = -0.1 ")
 def test_negative_option(option):
     optimizer = optimizer_with([0.1, 0.1])
     optimizer.param_groups[1][option] = -0.1
     lambda_lr(optimizer, CURVE)
 
 
-@wrong(TypeError, "lr of param_groups[1] = tensor(1) must be a floating-point tensor")
+@raises(TypeError, "lr of param_groups[1] = tensor(1) must be a floating-point tensor")
 def test_integer_tensor_as_option():
     lambda_lr(optimizer_with([0.1, torch.tensor(1)]), CURVE)
 
@@ -172,13 +172,13 @@ def test_wrong_peaks(scheduler, peaks, part):
 def test_new_group_with_wrong_lr_changes_nothing():
     run = SchedulerRun(CURVE)
     run.train(1)
-    state = run.shown()
+    state = run.state_dict()
     run.add_group(0.1)
     run.optimizer.param_groups[-1]["lr"] = -1.0
     with raises(ValueError, "param_groups[2] = -1.0"):
         run.step_scheduler()
     del run.optimizer.param_groups[-1]
-    assert_equal_trees(run.shown(), state)
+    assert_equal_trees(run.state_dict(), state)
 
 
 # States that belong to something else.

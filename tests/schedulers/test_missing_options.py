@@ -4,8 +4,8 @@ import copy
 
 import pytest
 import torch
+from support.raises import raises
 from support.schedulers.runs import learning_rate
-from support.wrong import raises, wrong
 from torch.optim import Optimizer
 
 from plateau_jax import StagedCurve
@@ -91,7 +91,7 @@ def optimizer():
     return MuonWithAdam(0.95, None)
 
 
-@wrong(ValueError, "param_groups[1] has no momentum: its curve must be None")
+@raises(ValueError, "param_groups[1] has no momentum: its curve must be None")
 @pytest.mark.parametrize("curve", [RISING, [RISING, FALLING]])
 def test_curve_of_a_group_without_the_option(optimizer, curve):
     follow(optimizer, "momentum", curve)
@@ -103,7 +103,7 @@ def test_group_without_a_learning_rate(optimizer):
         lambda_lr(optimizer, RISING)
 
 
-@wrong(ValueError, "param_groups[2] has no momentum: its curve must be None")
+@raises(ValueError, "param_groups[2] has no momentum: its curve must be None")
 def test_added_group_without_the_option():
     optimizer = MuonWithAdam(0.95, 0.9)
     follower = follow(optimizer, "momentum", RISING)
@@ -112,6 +112,8 @@ def test_added_group_without_the_option():
     follower.step()
 
 
-@wrong(ValueError, "curve[0] is None, but param_groups[0] has momentum = 0.95", "StagedCurve([(1,)")
+@raises(
+    ValueError, "curve[0] is None, but param_groups[0] has momentum = 0.95", "StagedCurve([(1,)"
+)
 def test_none_for_a_group_with_the_option(optimizer):
     follow(optimizer, "momentum", [None, None])

@@ -3,9 +3,9 @@
 import pytest
 import pytorch_optimizer
 import torch
+from support.raises import raises
 from support.schedulers.runs import advance, learning_rate, lrs_of, optimizer_with
 from support.training.steps import through_file
-from support.wrong import wrong
 from torch.optim import SGD
 from transformers.trainer_pt_utils import LayerWiseDummyOptimizer
 
@@ -53,7 +53,7 @@ def test_wrapped_optimizer_trains_with_the_curve(wrapper):
     assert lrs_of(inner) == [learning_rate(peak, CURVE, 21) for peak in (*PEAKS, 1.0)]
 
 
-@wrong(ValueError, "LayerWiseDummyOptimizer")
+@raises(ValueError, "LayerWiseDummyOptimizer")
 def test_dummy_of_layerwise_optimizers():
     """Transformers steps the real optimizers in hooks, where no scheduler reaches them."""
     parameter = torch.nn.Parameter(torch.ones(2))

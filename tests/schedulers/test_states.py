@@ -16,6 +16,7 @@ from hypothesis import given, strategies as st
 from schedulers.builders import CURVE
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import magnitudes
+from support.raises import raises
 from support.runs.definition import RunOracle
 from support.runs.scheduler_run import SchedulerRun
 from support.schedulers.runs import (
@@ -26,7 +27,6 @@ from support.schedulers.runs import (
     optimizer_with,
 )
 from support.training.steps import through_file
-from support.wrong import raises
 from torch.optim import SGD
 from torch.optim.lr_scheduler import (
     ChainedScheduler,

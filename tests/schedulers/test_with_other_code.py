@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from schedulers.builders import CURVE
+from support.raises import raises
 from support.schedulers.runs import (
     advance,
     learning_rate,
@@ -15,7 +16,6 @@ from support.schedulers.runs import (
 )
 from support.training.models import Net, mean_loss
 from support.training.steps import through_file
-from support.wrong import raises
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 

@@ -7,9 +7,9 @@ import copy
 
 import numpy as np
 import pytest
+from support.raises import raises
 from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import learning_rate, new_parameter, optimizer_with
-from support.wrong import raises
 
 from plateau_jax import CurveWarning, DataClock, HoldBelow, PlateauCurve, StagedCurve
 from torch_bridge import lambda_lr

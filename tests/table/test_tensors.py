@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from support.curves.descriptions import build, curves_and_steps, descriptions
 from support.examples import examples
 from support.jax.jax_cases import CURVE, MANY, NESTED, assert_equal_bits
-from support.wrong import wrong
+from support.raises import raises
 from torch.torch_version import TorchVersion
 
 from plateau_jax import stack
@@ -60,22 +60,22 @@ STEP = torch.tensor(3)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
-@wrong(TypeError, "step ", "{dtype}")
+@raises(TypeError, "step ", "{dtype}")
 def test_steps_that_are_not_integers(dtype):
     multiplier(TABLE, torch.ones(3, dtype=dtype))
 
 
 @pytest.mark.parametrize("step", [3, np.arange(3)])
-@wrong(TypeError, "step = ", "must be a tensor of integers; write")
+@raises(TypeError, "step = ", "must be a tensor of integers; write")
 def test_step_that_is_not_a_tensor(step):
     multiplier(TABLE, step)
 
 
-@wrong(TypeError, "table = ", "must be a table")
+@raises(TypeError, "table = ", "must be a table")
 def test_multiplier_of_a_curve():
     multiplier(CURVE, STEP)
 
 
-@wrong(TypeError, "table.begin", "int32", "write tensors")
+@raises(TypeError, "table.begin", "int32", "write tensors")
 def test_table_of_numpy_arrays():
     multiplier(CURVE.table, STEP)

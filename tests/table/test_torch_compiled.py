@@ -11,8 +11,7 @@ from support.examples import examples
 from support.jax.jax_cases import STEPS, assert_equal_bits, in_one_form, in_one_of_two_sizes
 
 from plateau_jax import StagedCurve
-from torch_bridge import multiplier, tensors
-from torch_bridge.training.device_clocks import tensor_table
+from torch_bridge import multiplier, tensor_table, tensors
 
 _compiles = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 """The import of torch's compiler gives this warning."""

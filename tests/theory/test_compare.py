@@ -12,7 +12,7 @@ from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.numerics.oracle import can_join
 from support.numerics.shapes import SAMPLES
-from support.wrong import wrong
+from support.raises import raises
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve, compare
 from plateau_jax.tools.theory.bounds import Comparison
@@ -180,6 +180,6 @@ def test_note_on_curves_with_a_batch_plan():
 # Errors. `plot` has the same checks of its curves: `drawing/test_plots` has more.
 
 
-@wrong(ValueError, "StagedCurve(", "has no positive")
+@raises(ValueError, "StagedCurve(", "has no positive")
 def test_curve_of_zeros():
     compare(PlateauCurve(1000), curve_of_zeros(5))

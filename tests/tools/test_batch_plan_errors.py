@@ -3,7 +3,7 @@
 import pytest
 from support.curve_warnings import ignore_curve_warnings
 from support.curves.requirements import A_NUMBER, AN_INTEGER, at_least
-from support.wrong import raises, wrong
+from support.raises import raises
 
 from plateau_jax import BatchPlan, StagedCurve
 
@@ -19,24 +19,24 @@ with ignore_curve_warnings():
 # Pairs.
 
 
-@wrong(TypeError, "pairs[0].threshold = 0.0", AN_INTEGER)
+@raises(TypeError, "pairs[0].threshold = 0.0", AN_INTEGER)
 def test_threshold_that_is_not_an_integer():
     BatchPlan([(0.0, 8)])
 
 
-@wrong(ValueError, "pairs[1].batch = 0", at_least(1))
+@raises(ValueError, "pairs[1].batch = 0", at_least(1))
 def test_batch_below_1():
     BatchPlan([(0, 8), (9, 0)])
 
 
 @pytest.mark.parametrize("pairs", [[], [(1, 8)], [(0, 8), (20, 9), (20, 1)]], ids=repr)
-@wrong(ValueError, "pairs = {pairs}", "begin with a pair (0, batch)")
+@raises(ValueError, "pairs = {pairs}", "begin with a pair (0, batch)")
 def test_thresholds_that_do_not_increase_from_0(pairs):
     BatchPlan(pairs)
 
 
 @pytest.mark.parametrize("arguments", [5, {"pairs": [[0, 8]]}, {"kind": "batch_plan"}], ids=repr)
-@wrong(ValueError, "arguments = {arguments}", "as to_dict returns it", "a different version")
+@raises(ValueError, "arguments = {arguments}", "as to_dict returns it", "a different version")
 def test_arguments_of_something_else(arguments):
     BatchPlan.from_dict(arguments)
 
@@ -89,18 +89,18 @@ def test_wrong_seesaw():
 # Factors of batch sizes.
 
 
-@wrong(ValueError, "reference = 1000000", "step 0 it is 1.0000004", "(new / old)**exponent")
+@raises(ValueError, "reference = 1000000", "step 0 it is 1.0000004", "(new / old)**exponent")
 def test_level_a_little_above_1():
     BatchPlan([(0, 1_000_001)]).scale(FLAT, 8, reference=1_000_000)
 
 
-@wrong(ValueError, "reference = 1", "step 49 it is 1.3859292")
+@raises(ValueError, "reference = 1", "step 49 it is 1.3859292")
 def test_level_above_1_before_a_jump():
     curve = StagedCurve([(50, 1.0), (0, 0.1), (50,)])
     BatchPlan([(0, 2)]).scale(curve, 1, reference=1)
 
 
-@wrong(ValueError, f"reference = 1 must be nearer to the batch size {2**40}", "1.1e+12, outside")
+@raises(ValueError, f"reference = 1 must be nearer to the batch size {2**40}", "1.1e+12, outside")
 def test_factor_that_is_too_large():
     BatchPlan([(0, 2**40)]).scale(FLAT, 1, reference=1, exponent=1)
 
@@ -112,13 +112,13 @@ def tail():
     return exponential.part(900)
 
 
-@wrong(ValueError, "curve = ", "not be scaled so often")
+@raises(ValueError, "curve = ", "not be scaled so often")
 def test_factors_whose_product_is_too_large(tail):
     plan = BatchPlan([(0, 2**31)])
     once = plan.scale(tail, 1, reference=1, exponent=1)
     plan.scale(once, 1, reference=1, exponent=1)
 
 
-@wrong(ValueError, "other has unit = 8, but the curve before it has unit = 16")
+@raises(ValueError, "other has unit = 8, but the curve before it has unit = 16")
 def test_continuation_of_a_different_unit():
     SCALED.then(PLAN.scale(FLAT, 8, reference=16))

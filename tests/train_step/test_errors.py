@@ -8,9 +8,9 @@ import pytest
 import torch
 from support.curves.descriptions import scaled
 from support.curves.requirements import AN_INTEGER, in_range
+from support.raises import raises
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import CURVE, make_step
-from support.wrong import wrong
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam, AdamW
 
@@ -42,38 +42,38 @@ def step():
 # Arguments.
 
 
-@wrong(ValueError, "precision = 'tf32'", "fp32")
+@raises(ValueError, "precision = 'tf32'", "fp32")
 def test_unknown_precision(model, optimizer):
     TrainStep(model, optimizer, mean_loss, CURVE, precision="tf32")
 
 
-@wrong(ValueError, "synchronize = 'never'", "micro")
+@raises(ValueError, "synchronize = 'never'", "micro")
 def test_unknown_synchronization(model, optimizer):
     TrainStep(model, optimizer, mean_loss, CURVE, synchronize="never")
 
 
-@wrong(ValueError, "max_norm = 0", "max_norm")
+@raises(ValueError, "max_norm = 0", "max_norm")
 def test_norm_of_zero(model, optimizer):
     TrainStep(model, optimizer, mean_loss, CURVE, max_norm=0)
 
 
-@wrong(ValueError, "initial_updates = -1", in_range(0, 2**62))
+@raises(ValueError, "initial_updates = -1", in_range(0, 2**62))
 def test_negative_initial_updates(model, optimizer):
     TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=-1)
 
 
-@wrong(TypeError, "loss_fn = None", "callable")
+@raises(TypeError, "loss_fn = None", "callable")
 def test_no_loss_function(model, optimizer):
     TrainStep(model, optimizer, None, CURVE)
 
 
-@wrong(ValueError, "cuda_graph=True", "CUDA")
+@raises(ValueError, "cuda_graph=True", "CUDA")
 def test_cuda_graph_on_a_cpu(model, optimizer):
     TrainStep(model, optimizer, mean_loss, CURVE, cuda_graph=True)
 
 
 @pytest.mark.parametrize("carry", [(), (torch.zeros(1), 2)], ids=repr)
-@wrong(TypeError, "carry")
+@raises(TypeError, "carry")
 def test_carry_without_tensors(model, optimizer, carry):
     TrainStep(model, optimizer, mean_loss, CURVE, carry=carry)
 
@@ -87,37 +87,37 @@ class TwoStepSGD(SGD):
     def second_step(self): ...
 
 
-@wrong(TypeError, "optimizer = 'adamw'", "must be a torch.optim.Optimizer")
+@raises(TypeError, "optimizer = 'adamw'", "must be a torch.optim.Optimizer")
 def test_name_as_optimizer(model):
     TrainStep(model, "adamw", mean_loss, CURVE)
 
 
-@wrong(ValueError, "1 of the optimizer's 5 parameters are not the model's")
+@raises(ValueError, "1 of the optimizer's 5 parameters are not the model's")
 def test_parameter_outside_the_model(model):
     parameters = [*model.parameters(), nn.Parameter(torch.ones(1))]
     optimizer = SGD(parameters)
     TrainStep(model, optimizer, mean_loss, CURVE)
 
 
-@wrong(TypeError, "LBFGS needs a closure")
+@raises(TypeError, "LBFGS needs a closure")
 def test_lbfgs_among_two_optimizers(model, optimizers):
     lbfgs = LBFGS(model.last.parameters())
     TrainStep(model, [optimizers[0], lbfgs], mean_loss, CURVE)
 
 
-@wrong(TypeError, "TwoStepSGD updates in first_step() and second_step()", "lambda_lr in a loop")
+@raises(TypeError, "TwoStepSGD updates in first_step() and second_step()", "lambda_lr in a loop")
 def test_sharpness_aware_optimizer(model):
     optimizer = TwoStepSGD(model.parameters(), lr=0.1)
     TrainStep(model, optimizer, mean_loss, CURVE)
 
 
-@wrong(ValueError, "2 parameters", "several optimizers")
+@raises(ValueError, "2 parameters", "several optimizers")
 def test_parameters_of_two_optimizers(model, optimizer):
     first = AdamW(model.first.parameters())
     TrainStep(model, [optimizer, first], mean_loss, CURVE)
 
 
-@wrong(ValueError, "curve has length 3, and optimizers 2")
+@raises(ValueError, "curve has length 3, and optimizers 2")
 def test_curves_for_a_different_number_of_optimizers(model, optimizers):
     TrainStep(model, optimizers, mean_loss, [CURVE] * 3)
 
@@ -142,32 +142,32 @@ def step_of_two_groups(model, two_groups):
     return TrainStep(model, two_groups, mean_loss, CURVE)
 
 
-@wrong(ValueError, "clock = DataClock(unit=1, ", "must be DataClock(8)")
+@raises(ValueError, "clock = DataClock(unit=1, ", "must be DataClock(8)")
 def test_batch_plan_of_the_second_group(model, two_groups):
     TrainStep(model, two_groups, mean_loss, [CURVE, scaled()], clock=DataClock(1))
 
 
-@wrong(TypeError, "step(batch, count=n)", "DataClock(2, count=n)")
+@raises(TypeError, "step(batch, count=n)", "DataClock(2, count=n)")
 def test_update_without_a_count(counted_step):
     counted_step(BATCH)
 
 
-@wrong(ValueError, "count = -1", in_range(0, 2**62 - 1))
+@raises(ValueError, "count = -1", in_range(0, 2**62 - 1))
 def test_negative_count_of_an_update(counted_step):
     counted_step(BATCH, count=-1)
 
 
-@wrong(TypeError, "count", "torch.float32", AN_INTEGER)
+@raises(TypeError, "count", "torch.float32", AN_INTEGER)
 def test_float_tensor_as_count(counted_step):
     counted_step(BATCH, count=torch.tensor(2.0))
 
 
-@wrong(ValueError, "count", "(1,)", "scalar")
+@raises(ValueError, "count", "(1,)", "scalar")
 def test_vector_as_count(counted_step):
     counted_step(BATCH, count=torch.tensor([2]))
 
 
-@wrong(ValueError, "peak[1] = nan")
+@raises(ValueError, "peak[1] = nan")
 def test_peak_that_is_not_a_number(step_of_two_groups):
     step_of_two_groups.set_peak([0.5, math.nan])
 
@@ -181,7 +181,7 @@ def used_optimizer(model):
     return optimizer
 
 
-@wrong(ValueError, "initial_updates = 3, but param_groups[0]", '"initial_lr"')
+@raises(ValueError, "initial_updates = 3, but param_groups[0]", '"initial_lr"')
 def test_initial_updates_without_an_initial_lr(model, used_optimizer):
     TrainStep(model, used_optimizer, mean_loss, CURVE, initial_updates=3)
 
@@ -189,20 +189,20 @@ def test_initial_updates_without_an_initial_lr(model, used_optimizer):
 # Models that cannot be trained.
 
 
-@wrong(ValueError, "fp16")
+@raises(ValueError, "fp16")
 def test_half_precision_parameters_under_fp16():
     model = Net().half()
     make_step(model=model, precision="fp16")
 
 
-@wrong(ValueError, "made under torch.inference_mode()")
+@raises(ValueError, "made under torch.inference_mode()")
 def test_model_of_inference_mode():
     with torch.inference_mode():
         model = Net()
     make_step(model=model)
 
 
-@wrong(ValueError, "parameters are on the meta device", "before you build the optimizer")
+@raises(ValueError, "parameters are on the meta device", "before you build the optimizer")
 def test_model_without_memory():
     make_step(model=Net().to("meta"))
 
@@ -210,7 +210,7 @@ def test_model_without_memory():
 # A step that has been built, and the functions around it.
 
 
-@wrong(TypeError, "can't be copied or pickled: build another one")
+@raises(TypeError, "can't be copied or pickled: build another one")
 def test_copy_of_a_step(step):
     copy.deepcopy(step)
 

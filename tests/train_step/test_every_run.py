@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from support.training.by_hand import ByHand
 from support.training.cuda_graphs.graphs import Tape
 from support.training.steps import check_resume, state_kept_by_skips, through_file
 from support.trees import assert_equal_trees
@@ -68,7 +69,7 @@ def attributes_of_optimizers(step):
 
 def check_equals_loop_by_hand(kind):
     updates = kind.updates(10, bad={0, 3, 4, 8})
-    by_hand = kind.by_hand()
+    by_hand = ByHand(kind)
     with torch.random.fork_rng(devices=[]):
         expected = [by_hand.update(micro_batches) for micro_batches in updates]
         next_random_numbers = torch.rand(3)

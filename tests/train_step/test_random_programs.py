@@ -3,6 +3,7 @@
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
+from support.training.by_hand import ByHand
 from support.training.kind import Kind
 from support.training.models import LOSSES, batches
 from support.training.optimizers import FUSED, OPTIMIZERS, by_layer
@@ -76,7 +77,7 @@ def micro_batches_of(number, sizes, event):
 @given(kind=kinds(), data=st.data())
 def test_programs_equal_loop_by_hand(kind, data):
     step = kind.build()
-    by_hand = kind.by_hand()
+    by_hand = ByHand(kind)
     event_names = ["none", "none", "bad", "overflow", "resume", "peaks", "reset"]
     events = data.draw(st.lists(st.sampled_from(event_names), min_size=1, max_size=12))
     for number, event in enumerate(events):

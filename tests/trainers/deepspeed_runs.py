@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from support.programs import rank_environments
-from support.trainers import trainers
 from support.training.models import seeded
 from torch import nn
 from torch.optim import AdamW
+from trainers import runs
 
 from plateau_jax import Curve, CurveWarning
 from torch_bridge import lambda_lr
@@ -81,7 +81,7 @@ def run_program(code: str, folder: Path) -> tuple[list[list[float]], dict[str, A
     os.chdir(folder)
     file = folder / "program.py"
     file.write_text(code, encoding="utf-8")
-    with trainers.record_lrs() as used:
+    with runs.record_lrs() as used:
         names = runpy.run_path(str(file), run_name="__main__")
     return used, names["scheduler"].state_dict()
 

@@ -6,8 +6,8 @@ import pytest
 from support.distributed.processes import RankGroup
 from support.docs.pages import section_named
 from support.schedulers.runs import learning_rate
-from support.trainers.trainers import replaced
 from trainers.deepspeed_runs import Plan, run_program, train_and_resume
+from trainers.runs import replaced
 
 from plateau_jax import PlateauCurve
 

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 from support.docs.pages import ROOT, all_blocks
-from support.trainers.trainers import expected_lrs, record_lrs, train
+from trainers.runs import expected_lrs, record_lrs, train
 from transformers import Trainer
 
 from plateau_jax import CurveWarning, StagedCurve

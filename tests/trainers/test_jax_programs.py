@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from support.jax.jax_cases import assert_equal_bits, product
-from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, run_and_resume, train
+from trainers.runs import PAGE_CURVE, PAGE_PEAK, run_and_resume, train
 
 import plateau_jax
 from plateau_jax import optax_schedule

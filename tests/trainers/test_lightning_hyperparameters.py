@@ -7,8 +7,8 @@ import lightning
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
-from support.trainers.trainers import LIGHTNING_WARNING
 from torch.utils.data import DataLoader, TensorDataset
+from trainers.runs import LIGHTNING_WARNING
 
 from plateau_jax import Curve, StagedCurve
 from torch_bridge import lambda_lr

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.profilers import SimpleProfiler
-from support.trainers.trainers import LIGHTNING_WARNING
 from torch.optim import AdamW
 from torch.utils.data import TensorDataset
+from trainers.runs import LIGHTNING_WARNING
 
 from plateau_jax import PlateauCurve
 from torch_bridge import TrainStep, make_loader

@@ -13,7 +13,8 @@ import pytest
 import torch
 from support.docs.pages import ROOT, programs, section_named
 from support.schedulers.runs import learning_rate
-from support.trainers.trainers import (
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from trainers.runs import (
     NO_CHANGES,
     PAGE_CURVE,
     expected_lrs,
@@ -21,7 +22,6 @@ from support.trainers.trainers import (
     resumes_in_its_folder,
     run_and_resume,
 )
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from plateau_jax import StagedCurve
 

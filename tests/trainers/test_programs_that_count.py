@@ -8,7 +8,9 @@ import pytest
 import torch
 from support.docs.pages import program_named, section_named
 from support.schedulers.runs import learning_rate
-from support.trainers.trainers import (
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from trainers.runs import (
     PAGE_CURVE,
     expected_lrs,
     record_lrs,
@@ -16,8 +18,6 @@ from support.trainers.trainers import (
     run_and_resume,
     train,
 )
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,7 +8,7 @@ import pytest
 from support.docs.pages import program_named, section_named, without_losses
 from support.programs import Program, rank_environments
 from support.schedulers.runs import learning_rate
-from support.trainers.trainers import PAGE_CURVE, PAGE_PEAK, losses, program
+from trainers.runs import PAGE_CURVE, PAGE_PEAK, losses, program
 
 from plateau_jax import StagedCurve
 

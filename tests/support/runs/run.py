@@ -94,7 +94,7 @@ class Run(ABC):
         """Make these updates; return the values that each used."""
         return [self.update(count, metric) for count, metric in updates]
 
-    def shown(self) -> Any:
+    def state_dict(self) -> Any:
         """Return all that an error must not change, also as text, where 1 is not 1.0."""
         state = self.save()
         return state, repr(state)

@@ -3,18 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from support.clocks.holds import curve_steps_of
 from support.schedulers.runs import learning_rate
+from support.training.kind import Kind
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from plateau_jax import Curve, DataClock
-
-if TYPE_CHECKING:
-    from support.training.kind import Kind
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -42,9 +40,9 @@ class Forward:
 
 
 class ByHand:
-    """A training run that reads every decision on the host."""
+    """The loop that a step of this kind must equal, which reads every decision on the host."""
 
-    def __init__(self, kind: "Kind") -> None:
+    def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.options = kind.options
         self.model = kind.model()

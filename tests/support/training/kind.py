@@ -5,7 +5,6 @@ from itertools import cycle
 from typing import Any, cast
 
 import torch
-from support.training.by_hand import ByHand
 from support.training.models import Batch, Net, batches, mean_loss, nonfinite
 from support.training.optimizers import FUSED, make_optimizer
 from support.training.steps import CURVE, make_step
@@ -97,10 +96,6 @@ class Kind:
             state["loss_scale"] = [torch.tensor(self.loss_scale), counter]
             step.load_state_dict(state)
         return step
-
-    def by_hand(self) -> ByHand:
-        """Return the loop that a step of this kind must equal."""
-        return ByHand(self)
 
     def updates(
         self,

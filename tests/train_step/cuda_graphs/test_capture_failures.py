@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.training.cuda_graphs import aborted_captures, graphs
+from support.training.cuda_graphs import graphs
 from support.training.kind import Kind
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import train
 from support.trees import assert_equal_trees
+from train_step.cuda_graphs import aborted_captures
 
 TESTS = Path(__file__).parents[2]
 PREVIOUS = "operation failed due to a previous error during capture"

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from support.training.by_hand import ByHand
 from support.training.cuda_graphs.graphs import graphs_of, no_waiting
 from support.training.kind import Kind
 from support.training.models import Net, batches, mean_loss, nonfinite
@@ -92,7 +93,7 @@ class CapturedRun:
         self.state = copy.deepcopy(self.step.state_dict())
 
     def check_lrs(self):
-        by_hand = self.case.kind.by_hand()
+        by_hand = ByHand(self.case.kind)
         for result, peaks in self.updates:
             by_hand.peaks = peaks
             expected = by_hand.lrs_at(int(result.curve_step))
@@ -295,7 +296,7 @@ def test_compiled_and_captured_matches_eager(layout):
 def test_lrs_match_on_lagging_device(cuda_graph):
     """The host sets a peak while the device is several updates behind."""
     step = Kind().build(device="cuda", cuda_graph=cuda_graph)
-    by_hand = Kind().by_hand()
+    by_hand = ByHand(Kind())
     (good,) = batches(1, device="cuda")
     bad = nonfinite(good)
     applied = 0

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from support.raises import raises
 from support.training.cuda_graphs.graphs import Sums
 from support.training.kind import Kind
 from support.training.models import Net, batches
 from support.training.optimizers import make_optimizer
 from support.training.steps import train
 from support.trees import assert_equal_trees
-from support.wrong import wrong
 
 from torch_bridge.training.train_step.steppers import check_capturable
 
@@ -26,29 +26,29 @@ def graphs(without_cuda):
     assert count == 1
 
 
-@wrong(ValueError, "tensor on meta", "on cpu")
+@raises(ValueError, "tensor on meta", "on cpu")
 def test_batch_on_another_device(graphs):
     on_meta = torch.ones(2, device="meta")
     graphs([{"x": ONES}, {"x": on_meta}])
 
 
-@wrong(ValueError, "another model computed", "detach")
+@raises(ValueError, "another model computed", "detach")
 def test_output_of_another_model_in_a_batch(graphs):
     computed = torch.ones(2, requires_grad=True) * 2
     graphs([{"x": ONES, "more": computed}])
 
 
-@wrong(ValueError, "contains a ndarray")
+@raises(ValueError, "contains a ndarray")
 def test_array_in_a_batch(graphs):
     graphs([{"x": ONES, "more": [np.ones(2)]}])
 
 
-@wrong(ValueError, "cuda_graph=True needs AdamW with capturable=True")
+@raises(ValueError, "cuda_graph=True needs AdamW with capturable=True")
 def test_fused_optimizer_that_is_not_capturable():
     check_capturable(make_optimizer("adamw", Net()))
 
 
-@wrong(ValueError, "cuda_graph=True needs ", " with fused=True; the optimizer is RMSprop with ")
+@raises(ValueError, "cuda_graph=True needs ", " with fused=True; the optimizer is RMSprop with ")
 def test_optimizer_that_is_not_fused():
     check_capturable(make_optimizer("rmsprop", Net()))
 

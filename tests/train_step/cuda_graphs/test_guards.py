@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
 from support.training import models
+from support.training.by_hand import ByHand
 from support.training.cuda_graphs import graphs
 from support.training.kind import Kind
 from support.training.steps import make_step, through_file, train
@@ -197,7 +198,7 @@ def test_followed_settings_match_hand_written_loop(device):
 
     kind = Kind(build, model=build_model)
     step = kind.build(device=device, cuda_graph=True)
-    by_hand = kind.by_hand()
+    by_hand = ByHand(kind)
     stairs = StagedCurve([(4,), (4, 0.5), (8,), (0, 0.25), (8,)], start=1.0)
     constant = StagedCurve([(30,)], start=0.5)
     weight_decay = follow(step.optimizer, "weight_decay", stairs)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.schedulers.runs import learning_rate
+from support.training.by_hand import ByHand
 from support.training.kind import Kind
 from support.training.models import Net, batches
 from support.training.optimizers import make_optimizer
@@ -71,7 +72,7 @@ def clip_by_value(optimizer, *_):
 def test_hook_of_the_optimizer_clips_by_value(name, precision):
     """As docs/training_step.md says: the hook sees the sum of the micro-batches, unscaled."""
     kind = Kind(name, accumulation=2, precision=precision)
-    step, by_hand = kind.build(), kind.by_hand()
+    step, by_hand = kind.build(), ByHand(kind)
     for run in (step, by_hand):
         (optimizer,) = run.optimizers
         optimizer.register_step_pre_hook(clip_by_value)

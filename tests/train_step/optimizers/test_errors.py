@@ -1,12 +1,12 @@
 """Optimizers that a training step rejects, when it is built or later; nothing else changes."""
 
 import pytest
+from support.raises import raises
 from support.training.kind import Kind
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import by_layer, make_optimizer
 from support.training.steps import CURVE, make_step, train
 from support.trees import assert_equal_trees
-from support.wrong import raises, wrong
 from torch.optim import SGD, lr_scheduler
 
 from torch_bridge import TrainStep, lambda_lr
@@ -33,7 +33,7 @@ def test_state_of_another_form(kind):
         TrainStep(model, optimizer, mean_loss, CURVE)
 
 
-@wrong(ValueError, "needs parameters")
+@raises(ValueError, "needs parameters")
 def test_no_optimizer():
     make_step(optimizer=[])
 
@@ -89,13 +89,13 @@ def step():
     return step
 
 
-@wrong(ValueError, "state_dict", "has length 1; the number of optimizers is 2")
+@raises(ValueError, "state_dict", "has length 1; the number of optimizers is 2")
 def test_state_without_the_second_optimizer(step):
     state = step.state_dict()
     state["optimizer"] = state["optimizer"][:1]
     step.load_state_dict(state)
 
 
-@wrong(AttributeError, "2 optimizers", "step.optimizers")
+@raises(AttributeError, "2 optimizers", "step.optimizers")
 def test_one_optimizer_of_two(step):
     _ = step.optimizer

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from support.raises import raises
 from support.training.models import Net
 from support.training.steps import make_step
-from support.wrong import wrong
 from torch.nn import Parameter, ParameterList
 from torch.optim import SGD
 
@@ -21,13 +21,13 @@ def optimizer(model):
     return SGD(model.parameters(), lr=0.25, fused=True)
 
 
-@wrong(ValueError, "float16 parameters unchanged", "fused=False")
+@raises(ValueError, "float16 parameters unchanged", "fused=False")
 def test_half_precision_on_a_cpu(model, optimizer):
     """Torch 2.13 leaves blocks of elements unchanged: github.com/pytorch/pytorch/issues/191763."""
     make_step(model=model, optimizer=optimizer)
 
 
-@wrong(ValueError, "fused=False for SGD with dampening")
+@raises(ValueError, "fused=False for SGD with dampening")
 def test_dampening():
     model = Net()
     optimizer = SGD(model.parameters(), lr=0.25, momentum=0.5, dampening=0.5, fused=True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from support.examples import examples
+from support.training.by_hand import ByHand
 from support.training.kind import Kind
 from support.training.models import batches, nonfinite
 from support.training.optimizers import ADAGRAD_RECREATES_STATES, FUSED, by_layer
@@ -58,7 +59,7 @@ def test_changes_between_updates_take_effect(name, changes):
     """The first momentum may come after any of them. Nothing is read if all groups are fused."""
     kind = Kind(by_layer(name))
     step = kind.build()
-    by_hand = kind.by_hand()
+    by_hand = ByHand(kind)
     (reference,) = by_hand.optimizers
     for change, batch in zip(changes, batches(len(changes)), strict=True):
         apply_change(change, name, step.optimizer)
@@ -79,7 +80,7 @@ def test_changes_between_updates_take_effect(name, changes):
 def test_frozen_parameters_may_join_later(name):
     """The updates are those of an optimizer that is not fused."""
     kind = Kind(name)
-    step, by_hand = kind.build(), kind.by_hand()
+    step, by_hand = kind.build(), ByHand(kind)
     by_hand.groups[0]["fused"] = False
     for number, batch in enumerate(batches(8)):
         for model in (step.model, by_hand.model):

@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 import torch
+from support.raises import raises
 from support.training.models import Net, batches, counting_loss
 from support.training.optimizers import Foreign
 from support.training.steps import make_step, train
 from support.trees import assert_equal_trees
-from support.wrong import raises
 from torch.optim import SGD
 from train_step.kinds_of_run import KINDS
 

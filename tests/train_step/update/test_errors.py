@@ -2,16 +2,16 @@
 
 import pytest
 import torch
+from support.raises import raises
 from support.training.models import batches, counting_loss, mean_loss, pair_loss
 from support.training.steps import make_step, state_kept_by_skips
 from support.trees import assert_equal_trees
-from support.wrong import raises, wrong
 from torch import nn
 
 # The results of a loss function with aux or a carry; `test_loss` has the losses.
 
 
-@wrong(TypeError, "loss_fn returned")
+@raises(TypeError, "loss_fn returned")
 def test_number_in_aux():
     def loss_fn(model, batch):
         return mean_loss(model, batch), {"n": 3}
@@ -19,12 +19,12 @@ def test_number_in_aux():
     make_step(loss_fn=loss_fn, has_aux=True)(*batches(1))
 
 
-@wrong(TypeError, "with has_aux=True it must return (loss, aux)")
+@raises(TypeError, "with has_aux=True it must return (loss, aux)")
 def test_loss_without_aux():
     make_step(has_aux=True)(*batches(1))
 
 
-@wrong(ValueError, "loss_fn returned a carry of (1, 'cpu')", "like the initial one, (2, 'cpu')")
+@raises(ValueError, "loss_fn returned a carry of (1, 'cpu')", "like the initial one, (2, 'cpu')")
 def test_carry_of_a_different_shape():
     def loss_fn(model, batch, carry):
         loss, new_carry = counting_loss(model, batch, carry)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from support.raises import raises
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import make_step, train
-from support.wrong import raises, wrong
 from torch import tensor
 
 from plateau_jax import CurveWarning
@@ -61,19 +61,19 @@ def loss_on_meta(model, batch):
     return mean_loss(model, batch).to("meta")
 
 
-@wrong(ValueError, "the loss has no gradient")
+@raises(ValueError, "the loss has no gradient")
 def test_detached_loss():
     """In the last micro-batch; the first one has made gradients."""
     loss_fns = iter([mean_loss, detached_loss])
     make_step(loss_fn=lambda *arguments: next(loss_fns)(*arguments))(*batches(2))
 
 
-@wrong(ValueError, "weight", "is zero")
+@raises(ValueError, "weight", "is zero")
 def test_weights_of_zero():
     make_step(loss_fn=loss_of_no_weight)(*batches(2))
 
 
-@wrong(ValueError, "a loss on meta", "parameters are on cpu")
+@raises(ValueError, "a loss on meta", "parameters are on cpu")
 def test_loss_on_another_device():
     make_step(loss_fn=loss_on_meta)(*batches(1))
 

@@ -1,5 +1,4 @@
 """Data for a training loop.
 
-`loader` and `resumable_loader` (resumes in the middle of an epoch), `prefetching` (to the device),
-`update_count` (of a run).
+`loader` and `resumable_loader` (resumes in the middle of an epoch), `prefetching` (to the device).
 """

@@ -1,5 +1,5 @@
 """The position of a run on the device.
 
-`tensor_table` (a curve's table as tensors, and `multiplier`), `learning_rates` (looked up on the
-device), `device_clock` (counts updates, samples or tokens, and applies hold rules).
+`learning_rates` (looked up on the device), `device_clock` (counts updates, samples or tokens, and
+applies hold rules).
 """

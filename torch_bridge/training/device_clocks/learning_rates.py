@@ -11,7 +11,7 @@ from torch import Tensor
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.several_curves import stack
 from plateau_jax.runs.schedules import Schedules
-from torch_bridge.training.device_clocks.tensor_table import multiplier, tensors
+from torch_bridge.tensor_table import multiplier, tensors
 
 MAX_TABLE_VALUES = 2**24
 """The most learning rates that are kept on the device: 64 MiB."""

@@ -87,7 +87,7 @@ def distribute(
     if mode is not None:
         checks.one_of("mode", mode, get_args(Mode))
     check_unwrapped(model)
-    classes = classes_of(model, blocks)
+    classes = _classes_of(model, blocks)
     target = _select_device(device)
     if mode is None:
         _INDEPENDENT.update(model.modules())
@@ -103,13 +103,8 @@ def distribute(
     return model
 
 
-def classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
-    """Return the user's class of blocks, or sequence of classes, as a tuple.
-
-    Raises:
-        TypeError: `blocks` is neither a module class nor a sequence of module classes.
-        ValueError: No module of the model has one of the classes.
-    """
+def _classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
+    """Return the user's class of blocks, or sequence of classes, as a tuple."""
     if isinstance(blocks, type | str):  # a string too: the error then shows all of it
         blocks = [blocks]
     classes: tuple[Any, ...] = tuple(blocks)

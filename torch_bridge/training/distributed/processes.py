@@ -28,17 +28,6 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def is_main() -> bool:
-    """Return True if this process has rank 0: the one that should print, plot and write files.
-
-    >>> from torch_bridge import is_main
-    >>> if is_main():
-    ...     print("once, however many processes there are")
-    once, however many processes there are
-    """
-    return rank() == 0
-
-
 def gather(value: Value, group: Any = None) -> list[Value]:
     """Return the value of every rank, in the order of ranks. A collective: every rank must call it.
 

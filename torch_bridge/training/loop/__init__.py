@@ -1,4 +1,4 @@
 """The training loop around an update.
 
-`evaluation`, `metric_log`, `profiling`.
+`evaluation`, `metric_log`.
 """

@@ -194,15 +194,13 @@ class _Sum(NamedTuple):
 
 
 def _add(sums: dict[str, _Sum], losses: Mapping[str, Loss]) -> None:
-    """Add the losses of a batch. The first batch decides the names, and which are pairs.
-
-    Raises:
-        TypeError: The names differ from those of the first batch, or a mean takes the place of a
-            pair.
-    """
+    """Add the losses of a batch. The first batch decides the names, and which are pairs."""
     if not sums:
+        # Numbers are added to a zero on the device, which does not synchronize as a copy would.
+        devices = [total.device for total, _ in losses.values() if not total.is_cpu]
+        zero = torch.zeros((), dtype=torch.float64, device=(devices or ["cpu"])[0])
         for name, (_, weight) in losses.items():
-            sums[name] = _Sum(weight is not None, 0.0, 0.0)
+            sums[name] = _Sum(weight is not None, zero, zero)
     if losses.keys() != sums.keys():
         raise TypeError(
             f"loss_fn returned {_describe(losses)} for one batch and {_describe(sums)} before"
@@ -223,17 +221,8 @@ def _read_sums(sums: Mapping[str, _Sum]) -> dict[str, _Sum]:
     """Return the sums as numbers. Synchronizes with the device once."""
     if not sums:
         return {}
-    values: list[Any] = []
-    for item in sums.values():
-        values += [item.total, item.weight]
-    device = torch.device("cpu")
-    for value in values:
-        if isinstance(value, Tensor) and not value.is_cpu:
-            device = value.device
-    # Adding a host number to a zero on the device does not synchronize; copying it there would.
-    zero = torch.zeros((), dtype=torch.float64, device=device)
-    on_device = [zero + value for value in values]
-    numbers = iter(cast("list[float]", torch.stack(on_device).tolist()))
+    tensors = [tensor for item in sums.values() for tensor in (item.total, item.weight)]
+    numbers = iter(cast("list[float]", torch.stack(tensors).tolist()))
     read: dict[str, _Sum] = {}
     for name, item in sums.items():
         read[name] = item._replace(total=next(numbers), weight=next(numbers))

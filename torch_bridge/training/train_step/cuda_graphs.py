@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from torch_bridge.groups.optimizers import groups_of
-from torch_bridge.training.distributed.activation_checkpointing import is_checkpointed
 from torch_bridge.training.distributed.parallelism import Parallelism
 from torch_bridge.training.train_step.status import Status
 
@@ -41,8 +41,11 @@ def check_graph(model: nn.Module, parallelism: Parallelism, device: torch.device
     """Reject what a CUDA graph cannot capture."""
     if parallelism.is_distributed:
         raise ValueError("cuda_graph=True needs a model that is not wrapped for several ranks")
-    if is_checkpointed(model):
-        raise ValueError("cuda_graph=True needs a model without checkpoint_activations")
+    if any(isinstance(module, CheckpointWrapper) for module in model.modules()):
+        raise ValueError(
+            "cuda_graph=True needs a model without activation checkpointing, which reads the "
+            "random state"
+        )
     if device.type != "cuda":
         raise ValueError(f"cuda_graph=True needs parameters on a CUDA device; they are on {device}")
 

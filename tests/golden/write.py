@@ -1,6 +1,6 @@
 """Record the bits of curves, and the digests of their tables.
 
-`python -m support.golden.write`, in `tests/`, writes both files. If `git diff` shows that a line
+`python -m golden.write`, in `tests/`, writes both files. If `git diff` shows that a line
 has changed, a learning rate has: CHANGELOG names the curves and the steps.
 """
 
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from golden.tables import describe_tables
 from support.golden.curves import CURVES, describe_learning_rates
-from support.golden.tables import describe_tables
 
-FOLDER = Path(__file__).parents[2] / "golden"
+FOLDER = Path(__file__).parent
 LEARNING_RATES = FOLDER / "learning_rates.json"
 TABLES = FOLDER / "tables.json"
 

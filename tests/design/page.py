@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from design.design import run_copied
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
-from support.design.design import run_copied
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
 

@@ -1,4 +1,4 @@
-"""Programs whose capture CUDA aborts: `python -m support.training.cuda_graphs.aborted_captures X`.
+"""Programs whose capture CUDA aborts: `python -m train_step.cuda_graphs.aborted_captures X`.
 
 Each runs in a separate process, since torch before 2.13 leaves it damaged.
 """

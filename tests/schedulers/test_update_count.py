@@ -1,15 +1,15 @@
-"""Arguments of `count_updates`; `test_loader` counts the updates of real loaders."""
+"""Arguments of `count_updates`; `data/test_loader` counts the updates of real loaders."""
 
 import pytest
 from support.curves.requirements import AN_INTEGER, at_least
-from support.wrong import wrong
+from support.raises import raises
 from torch.utils.data import DataLoader, IterableDataset
 
 from torch_bridge import count_updates
 
 
 @pytest.mark.parametrize("loader", [3.0, "100"])
-@wrong(TypeError)
+@raises(TypeError)
 def test_loader_without_a_length(loader):
     count_updates(loader, 1)
 
@@ -20,22 +20,22 @@ class Stream(IterableDataset[int]):
 
 
 @pytest.mark.parametrize("loader", [Stream(), DataLoader(Stream())])
-@wrong(TypeError, "pass the number of batches instead of the loader")
+@raises(TypeError, "pass the number of batches instead of the loader")
 def test_loader_of_a_stream(loader):
     count_updates(loader, 1)
 
 
 @pytest.mark.parametrize("loader", [0, []])
-@wrong(ValueError, "batches = ", at_least(1))
+@raises(ValueError, "batches = ", at_least(1))
 def test_loader_without_batches(loader):
     count_updates(loader, 2)
 
 
-@wrong(ValueError, f"epochs = 0 {at_least(1)}")
+@raises(ValueError, f"epochs = 0 {at_least(1)}")
 def test_epochs_below_one():
     count_updates(10, 0)
 
 
-@wrong(TypeError, f"accumulation = 8.0 {AN_INTEGER}")
+@raises(TypeError, f"accumulation = 8.0 {AN_INTEGER}")
 def test_accumulation_of_a_wrong_type():
     count_updates(10, 2, accumulation=8.0)

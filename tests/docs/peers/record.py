@@ -1,6 +1,6 @@
 """Record the learning rates of other libraries' schedulers again, with their own code.
 
-In `tests/`, in the environment of the tests: `python -m support.peers.record`.
+In `tests/`, in the environment of the tests: `python -m docs.peers.record`.
 
 The first line of `learning_rates.jsonl` has the version or the commit of each library. Each other
 line has an original, as a row of the pages names it, and its cases. A case has values for the names
@@ -9,7 +9,7 @@ or tokens of each update (`counts`), the numbers of the updates, otherwise 0, 1,
 that the original raises then. In a new case, leave out `levels`.
 
 The levels of the other libraries come from their own code at the commit, in the order of their own
-training loop. `git log -p -- tests/support/peers` shows the programs.
+training loop. `git log -p -- "tests/*/peers"` shows the programs.
 
 To add a row:
 
