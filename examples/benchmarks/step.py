@@ -36,7 +36,6 @@ from torch_bridge import (
 
 CURVE = PlateauCurve(1_000_000, warmup_steps=1_000, plateaus=[(50, 30)], min_lr_ratio=0.1)
 HOLD = HoldUntilFlat(10, every=100, limit=100_000)
-LONG = PlateauCurve(100_000_000, warmup_steps=1_000)  # too long for the table of a TrainStep
 PEAK = 1e-3
 MAX_NORM = 1.0
 
@@ -224,7 +223,6 @@ def on_cpu(rounds: int, calls: int) -> None:
             "TrainStep": make_train_step(mlp(), "cpu"),
             "TrainStep, a hold rule": make_train_step(mlp(), "cpu", clock=HOLD),
             "TrainStep, a clock of samples": counting_samples(mlp(), "cpu"),
-            "TrainStep, 10⁸ steps": make_train_step(mlp(), "cpu", curve=LONG),
             "hand-written, as lean as can be": ByHand(mlp(), "cpu"),
             "Lightning Fabric, LambdaLR": fabric(),
             "accelerate, LambdaLR": accelerate(),

@@ -27,6 +27,15 @@ class HoldRule(Storable, ABC):
     `_after_step`. Both are traced and captured: the comments at the top of this file apply.
     """
 
+    every: int
+    """Number of metrics in a reading."""
+
+    # Rounded once, when the rule is built: plain numbers, because Dynamo cannot trace NumPy.
+    _mean_factor: float
+    """float32(1/`every`)."""
+    _bound: float
+    """The constant with which readings are compared, rounded to float32."""
+
     def _check_curve(self, curve: Curve) -> None:
         """Raise a ValueError if the rule cannot hold this curve."""
 
@@ -60,6 +69,11 @@ class HoldRule(Storable, ABC):
         return state
 
 
+def to_float32(number: float) -> float:
+    """Round a number to float32."""
+    return float(np.float32(number))
+
+
 class Reading(NamedTuple):
     """The mean of `every` metrics, possibly unfinished."""
 
@@ -73,21 +87,21 @@ class Reading(NamedTuple):
     """bool: True if the metric of this update completes the mean."""
 
 
-def add_to_reading(xp: Any, every: int, state: Any, metric: Any, is_finite: Any) -> Reading:
+def add_to_reading(xp: Any, rule: HoldRule, state: Any, metric: Any, is_finite: Any) -> Reading:
     """Return the reading with the metric of this update, if that is finite.
 
     Args:
         xp: As in `decide`.
-        every: Number of metrics in a reading.
+        rule: The rule, which has `every`, the number of metrics in a reading.
         state: The rule's state, with the fields `filled` and `total` of a `Reading`.
         metric: As in `HoldRule._update`.
         is_finite: As in `HoldRule._update`.
     """
-    if every == 1:
+    if rule.every == 1:
         return Reading(state.filled, state.total, metric, is_finite)
     total = xp.where(state.filled == 0, metric, state.total + metric)
-    mean = total * float(np.float32(1 / every))
-    is_complete = is_finite & (state.filled == every - 1)
+    mean = total * rule._mean_factor
+    is_complete = is_finite & (state.filled == rule.every - 1)
     filled = xp.where(is_finite, state.filled + 1, state.filled)
     filled = xp.where(is_complete, 0, filled)
     return Reading(filled, total, mean, is_complete)

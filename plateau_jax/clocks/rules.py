@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from plateau_jax.arguments import checks
-from plateau_jax.clocks.hold_rule import HoldRule, add_to_reading
+from plateau_jax.clocks.hold_rule import HoldRule, add_to_reading, to_float32
 from plateau_jax.curves.curve import Curve
 
 ThresholdMode = Literal["rel", "abs"]
@@ -102,6 +102,8 @@ class HoldUntilFlat(HoldRule, kind="hold_until_flat"):
             threshold_mode=mode,
             every=every,
             limit=limit,
+            _mean_factor=to_float32(1 / every),
+            _bound=to_float32(1 - threshold if mode == "rel" else threshold),
         )
 
     def _check_curve(self, curve: Curve) -> None:
@@ -121,14 +123,14 @@ class HoldUntilFlat(HoldRule, kind="hold_until_flat"):
     def _update(
         self, xp: Any, state: FlatState, starts_plateau: Any, metric: Any, is_finite: Any
     ) -> tuple[FlatState, Any]:
-        reading = add_to_reading(xp, self.every, state, metric, is_finite)
+        reading = add_to_reading(xp, self, state, metric, is_finite)
         if self.threshold_mode == "rel":
-            bound = state.best * float(np.float32(1 - self.threshold))
+            bound = state.best * self._bound
         else:
             # `best` is a product behind a `where`, so a constant must not be subtracted from it
             # (see the top of `hold_rule`). This `where` yields the threshold whenever a reading is
             # complete, but XLA cannot know that.
-            bound = state.best - xp.where(is_finite, float(np.float32(self.threshold)), metric)
+            bound = state.best - xp.where(is_finite, self._bound, metric)
         is_first = state.stale < 0
         is_better = reading.is_complete & (is_first | (reading.value < bound))
         best = xp.where(is_better, reading.value, state.best)
@@ -197,10 +199,14 @@ class HoldBelow(HoldRule, kind="hold_below"):
     every: int = 1
 
     def __post_init__(self) -> None:
+        value = checks.float32("value", self.value)
+        every = checks.positive_int("every", self.every)
         vars(self).update(
-            value=checks.float32("value", self.value),
+            value=value,
             steps=checks.positive_int("steps", self.steps),
-            every=checks.positive_int("every", self.every),
+            every=every,
+            _mean_factor=to_float32(1 / every),
+            _bound=to_float32(value),
         )
 
     def _initial_state(self) -> BelowState:
@@ -210,8 +216,8 @@ class HoldBelow(HoldRule, kind="hold_below"):
     def _update(
         self, xp: Any, state: BelowState, starts_plateau: Any, metric: Any, is_finite: Any
     ) -> tuple[BelowState, Any]:
-        reading = add_to_reading(xp, self.every, state, metric, is_finite)
-        falls_below = reading.is_complete & (reading.value <= float(np.float32(self.value)))
+        reading = add_to_reading(xp, self, state, metric, is_finite)
+        falls_below = reading.is_complete & (reading.value <= self._bound)
         is_holding = (falls_below | (state.held > 0)) & (state.held < self.steps)
         held = xp.where(is_holding, state.held + 1, state.held)
         return BelowState(held, reading.filled, reading.total), is_holding

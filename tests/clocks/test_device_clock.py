@@ -1,11 +1,11 @@
 """The clock of a training step on its device: exact counts, tables of learning rates, no reads."""
 
+import re
 from random import Random
-from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import example, given, strategies as st
+from hypothesis import assume, example, given, strategies as st
 from support.clocks.rules import SAMPLES
 from support.curves.descriptions import build, descriptions
 from support.curves.strategies import randoms
@@ -21,7 +21,6 @@ from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from plateau_jax.clocks.position import Position
 from torch_bridge.training.device_clocks import learning_rates
 from torch_bridge.training.device_clocks.device_clock import Counters, DeviceClock
-from torch_bridge.training.train_step.loss_normalizer import join_count, split_count
 
 CPU = torch.device("cpu")
 LOSS = torch.tensor(0.5)
@@ -105,7 +104,6 @@ def skip_patterns(size):
     return st.lists(st.tuples(st.booleans(), st.integers(1, 12)), min_size=1).map(pattern)
 
 
-@pytest.mark.parametrize("room", [0, 2**11, 2**14])
 @examples(30)
 @example([({"kind": "plateau", "total_steps": 9}, [0.5])], [False], 4, 0, Random(0))
 @example([({"kind": "plateau", "total_steps": 9}, [0.5])], [False], 2**40, 2**31 - 200, Random(0))
@@ -116,23 +114,23 @@ def skip_patterns(size):
     st.integers(0, 100) | st.integers(0, 2**31 - 200),
     randoms,
 )
-def test_clock_follows_its_curves(room, groups, skips, unit, begin, random):
-    """Groups may share a curve, in any order; if there is less room, tables are left out."""
+def test_clock_follows_its_curves(groups, skips, unit, begin, random):
+    """Groups may share a curve, in any order."""
     pairs = []
     for description, peaks_of_curve in groups:
         curve = build(description)
         pairs.extend((curve, peak) for peak in peaks_of_curve)
     random.shuffle(pairs)
     curves = [curve for curve, _ in pairs]
-    with patch.object(learning_rates, "MAX_TABLE_VALUES", room):
-        run = CheckedDeviceClock(curves, [peak for _, peak in pairs], unit)
+    longest = max(curve.total_steps for curve in curves)
+    assume((longest + 1) * len(curves) <= learning_rates.MAX_TABLE_VALUES)
+    run = CheckedDeviceClock(curves, [peak for _, peak in pairs], unit)
     for skip in skips:
         run.update(skip, random.randrange(2 ** random.randrange(42)))
 
     size_of_unit = unit or 1
     most_units = MAX_CONSUMED // size_of_unit - 18  # the updates below consume 18 units
-    last_step = max(curve.total_steps for curve in curves) - 1
-    for start in (min(begin, most_units), min(last_step, 2**20)):  # and past the table
+    for start in (min(begin, most_units), longest - 1):  # and past the table
         run.go_to(start)
         for skip in [*skips[:3], False, False, False]:
             run.update(skip, 3 * size_of_unit)
@@ -140,13 +138,28 @@ def test_clock_follows_its_curves(room, groups, skips, unit, begin, random):
     run.update(False, 0)
 
 
-@example([2**61, 2**61])
-@example([2**62 - 1] * 9)
-@given(st.lists(st.integers(0, MAX_CONSUMED - 1), min_size=1, max_size=9))
-def test_words_of_rank_counts_add_up_in_float64(counts):
-    words = [split_count(torch.tensor(count)) for count in counts]
-    sums = torch.stack(words).sum(0)
-    assert int(join_count(sums)) == min(sum(counts), MAX_CONSUMED - 1)
+@pytest.mark.parametrize("form", [int, torch.tensor])
+@pytest.mark.parametrize("size", [1, 3])
+def test_largest_count_of_an_update(form, size):
+    """More is an error, or, on the device, which nothing reads, counts as the largest."""
+    clock = DeviceClock([PlateauCurve(9)], [0.5], CPU, CheckedClock(1))
+    most = 2**53 // size
+    clock.set_count(form(most), rank=0, size=size)
+    assert clock.count == most
+    if form is int:
+        with pytest.raises(ValueError, match=f"count = {most + 1}"):
+            clock.set_count(most + 1, rank=0, size=size)
+    else:
+        clock.set_count(form(most + 1), rank=0, size=size)
+    assert clock.count == most
+
+
+def test_sum_of_counts_is_exact_up_to_2_to_the_62():
+    run = CheckedDeviceClock([PlateauCurve(9)], [0.5], 1)
+    run.go_to(MAX_CONSUMED - 20)
+    run.update(False, 19)
+    run.clock.set_count(2**53, rank=0, size=1)
+    assert run.clock.count_update(torch.tensor(False), LOSS)[3] == MAX_CONSUMED
 
 
 def tensors_of(clock):
@@ -156,28 +169,31 @@ def tensors_of(clock):
     return list(tensors.values())
 
 
-def curves_after(warmups, total_steps):
-    return [PlateauCurve(total_steps, warmup_steps=warmup_steps) for warmup_steps in warmups]
-
-
-@pytest.mark.parametrize(
-    ("curves", "at_least"),
-    [
-        # A table of learning rates for all groups.
-        (curves_after([10] * 30, 130), 3900),
-        # Too many: no table.
-        (curves_after([10] * 30, 140), 0),
-        (curves_after([10], 5000), 0),
-    ],
-)
-def test_memory_stays_below_the_limit(curves, at_least, monkeypatch):
+@pytest.mark.parametrize("unit", [None, 1, 7])
+@pytest.mark.parametrize("groups", [1, 30])
+def test_curve_too_long_for_the_device(unit, groups, monkeypatch):
+    """The error names a unit of which a curve over as many samples is accepted, and no less is."""
     monkeypatch.setattr(learning_rates, "MAX_TABLE_VALUES", 2**12)
-    peaks_of_groups = [(index + 1) / 64 for index in range(len(curves))]
-    run = CheckedDeviceClock(curves, peaks_of_groups, unit=1)
-    num_values = sum(value.numel() for value in tensors_of(run.clock))
-    assert at_least < num_values < 2**12 + 200
-    run.update(False, 400)
-    run.update(False, 1)
+    peaks_of_groups = [0.5] * groups
+
+    def clock_of(total_steps, unit):
+        curves = [PlateauCurve(total_steps)] * groups
+        return DeviceClock(curves, peaks_of_groups, CPU, CheckedClock(unit))
+
+    most = 2**12 // groups - 1
+    num_values = sum(value.numel() for value in tensors_of(clock_of(most, unit)))
+    assert num_values < 2**12 + 200
+    with pytest.raises(ValueError, match=r"lambda_lr$") as caught:
+        clock_of(most + 1, unit)
+    named = re.search(r"a unit of at least (\d+)", str(caught.value))
+    if unit is None:
+        assert named is None
+        return
+    assert named is not None
+    least = int(named[1])
+    samples = (most + 1) * unit
+    clock_of(-(-samples // least), least)
+    assert -(-samples // (least - 1)) > most
 
 
 @pytest.mark.slow
@@ -201,10 +217,8 @@ def test_compiled_rules_decide_as_uncompiled_ones():
     assert 0 < last.applied - last.curve_step < last.applied  # the rules have held the curve
 
 
-@pytest.mark.parametrize("room", [0, 2**14])
-def test_clock_reads_nothing_and_keeps_its_tensors(room, monkeypatch):
+def test_clock_reads_nothing_and_keeps_its_tensors():
     """A captured graph refers to the memory of the tensors."""
-    monkeypatch.setattr(learning_rates, "MAX_TABLE_VALUES", room)
     step = make_step(clock=DataClock(3))
     clock = step._clock
     (batch,) = batches(1)

@@ -106,8 +106,8 @@ def test_rank_with_a_wrong_count_ends():
     on_ranks(update, 2)
 
 
-# float64 does not hold all integers of this size; in float32 both of its words would be rounded.
-LARGE = 2**53 + 2**29 + 1
+# The sum of both ranks is the largest odd integer of an update. In float32 it would be rounded.
+LARGE = 2**52 - 1
 
 
 def count_of(rank, update):

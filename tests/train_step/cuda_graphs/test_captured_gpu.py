@@ -4,7 +4,6 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,10 +15,9 @@ from support.trees import assert_equal_trees
 from torch import Tensor
 from torch.torch_version import TorchVersion
 from torch.utils import _pytree as pytree
-from train_step.kinds_of_run import ON_DEVICE, count_samples
+from train_step.kinds_of_run import ON_DEVICE
 
 from torch_bridge import DataClock, evaluate, prefetch
-from torch_bridge.training.device_clocks import learning_rates
 
 pytestmark = [
     pytest.mark.gpu,
@@ -45,7 +43,6 @@ class CapturedCase:
     kind: Kind
     form: Callable[[Batch], Any] = unchanged
     """Returns a batch in another form."""
-    table_values: int = learning_rates.MAX_TABLE_VALUES
 
 
 class CapturedRun:
@@ -56,8 +53,7 @@ class CapturedRun:
         self.is_captured = captured
         self.number = 0
         options = {"max_norm": 0.5, "cuda_graph": captured} | case.kind.options
-        with patch.object(learning_rates, "MAX_TABLE_VALUES", case.table_values):
-            self.step = case.kind.build(device="cuda", **options)
+        self.step = case.kind.build(device="cuda", **options)
         self.state = None
         self.save()
         self.evaluations = []
@@ -223,9 +219,6 @@ for name, kind in ON_DEVICE.items():
         CASES[name] = CapturedCase(kind)
 CASES["pair on the device"] = CapturedCase(Kind(loss_fn=widely_weighted, accumulation=2))
 CASES["aux by length"] = CapturedCase(Kind(loss_fn=aux_by_length, accumulation=2, has_aux=True))
-CASES["rows without a table"] = CapturedCase(
-    Kind(loss_fn=ON_DEVICE["pair"].loss_fn, clock=DataClock(3), count=count_samples), table_values=0
-)
 CASES["count on the host"] = CapturedCase(Kind(clock=DataClock(3), count=four_on_the_host))
 CASES["penalized, batches that require gradients"] = CapturedCase(
     Kind(loss_fn=penalized), form=that_requires_grad
@@ -265,7 +258,7 @@ def test_prefetched_batches_match_eager(loss_fn):
 
 
 def transposed(wide, tall):
-    return wide[:3].t()[:4], tall[:2, :].t().expand(3, 2)[:1].expand(4, 2)
+    return wide[:3].t()[:4], tall[:4, :2]
 
 
 def misaligned(wide, tall):

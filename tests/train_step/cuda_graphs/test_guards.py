@@ -4,6 +4,7 @@ A change that a captured update must notice is a function with the decorator `no
 """
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from support.training.steps import make_step, through_file, train
 from support.trees import assert_equal_trees
 from torch import Tensor, nn
 
-from plateau_jax import DataClock, StagedCurve
+from plateau_jax import CurveWarning, DataClock, StagedCurve
 from torch_bridge import follow
 from torch_bridge.training.train_step.cuda_graphs import Guards
 
@@ -205,7 +206,11 @@ def test_followed_settings_match_hand_written_loop(device):
     beta = follow(step.optimizer, ("betas", 0), constant)
     num_graphs = []
     for number, batch in enumerate(models.batches(26, device=device)):
-        step(batch)
+        context = nullcontext()
+        if number == 7:
+            context = pytest.warns(CurveWarning, match="weight_decay keeps")
+        with context:
+            step(batch)
         num_graphs.append(len(graphs.graphs_of(step).captured))
         weight_decay.step()
         beta.step()
@@ -214,6 +219,34 @@ def test_followed_settings_match_hand_written_loop(device):
         by_hand.update([batch])
     assert_equal_trees(step.model.state_dict(), by_hand.model.state_dict())
     assert num_graphs == [0] * 3 + [1] * 2 + [0] * 6 + [1] * 5 + [0] * 3 + [1] * 7
+
+
+def test_setting_that_always_changes_warns(device):
+    """Once, at the third drop without a replay: before a capture, and after a few replays."""
+    step = Kind().build(device=device, cuda_graph=True)
+    (batch,) = models.batches(1, device=device)
+    (group,) = step.optimizer.param_groups
+    for num_constant in (0, 6):
+        for _ in range(num_constant):
+            step(batch)
+        for number in range(1, 6):
+            group["weight_decay"] = number / 64 + num_constant
+            context = nullcontext()
+            if number == (4 if num_constant == 0 else 3):
+                context = pytest.warns(CurveWarning, match="weight_decay keeps .* cuda_graph=False")
+            with context:
+                step(batch)
+
+
+def test_module_that_always_changes_warns(device):
+    step = Kind().build(device=device, cuda_graph=True)
+    (batch,) = models.batches(1, device=device)
+    for number in range(3):
+        step.model.train(number % 2 == 0)
+        step(batch)
+    step.model.train(False)
+    with pytest.warns(CurveWarning, match="a module, parameter, .* keeps changing"):
+        step(batch)
 
 
 @pytest.mark.parametrize("form", [int, torch.tensor])

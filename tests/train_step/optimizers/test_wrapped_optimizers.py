@@ -6,6 +6,7 @@ import pytest
 from accelerate import Accelerator
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning_fabric import Fabric
+from support.raises import raises
 from support.schedulers.runs import lrs_of
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
@@ -20,10 +21,6 @@ from torch_bridge import TrainStep
 pytestmark = pytest.mark.slow
 
 
-def lightning(model, optimizer):
-    return model, LightningOptimizer(optimizer)
-
-
 def fabric(model, optimizer):
     fabric = Fabric(accelerator="cpu", devices=1)
     return fabric.setup(model, optimizer)
@@ -34,15 +31,11 @@ def accelerate(model, optimizer):
     return accelerator.prepare(model, optimizer)
 
 
-def lightning_around_accelerate(model, optimizer):
-    accelerator = Accelerator(cpu=True)
-    prepared = accelerator.prepare(optimizer)
-    return model, LightningOptimizer(prepared)
+def fabric_around_accelerate(model, optimizer):
+    return fabric(model, Accelerator(cpu=True).prepare(optimizer))
 
 
-by_every_wrapper = pytest.mark.parametrize(
-    "wrap", [lightning, fabric, accelerate, lightning_around_accelerate]
-)
+by_every_wrapper = pytest.mark.parametrize("wrap", [fabric, accelerate, fabric_around_accelerate])
 
 
 @by_every_wrapper
@@ -113,11 +106,17 @@ def test_wrapped_optimizer_among_several_is_unwrapped():
     model = Net()
     first = make_optimizer("adamw", model.first)
     last = make_optimizer("adamw", model.last)
-    wrapped = LightningOptimizer(first)
+    wrapped = Accelerator(cpu=True).prepare(first)
     step = make_step(model=model, optimizer=[wrapped, last])
     assert step.optimizers == (first, last)
     with pytest.raises(ValueError, match="belong to several optimizers"):
         make_step(model=model, optimizer=[wrapped, first])
+
+
+@raises(TypeError, "Lightning's Trainer would not count", "use Fabric")
+def test_optimizer_of_lightnings_trainer():
+    optimizer = make_optimizer("adamw", Net())
+    make_step(optimizer=LightningOptimizer(optimizer))
 
 
 @pytest.mark.filterwarnings("ignore:.*AMP with fp16 is not supported on CPU")

@@ -6,14 +6,16 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from plateau_jax.arguments import checks
-from plateau_jax.clocks.clock import MAX_CONSUMED, MAX_COUNT, CheckedClock
+from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from plateau_jax.clocks.decision import decide
 from plateau_jax.clocks.position import Position, position_after, start_position
 from plateau_jax.curves.curve import Curve
-from torch_bridge.training.device_clocks.learning_rates import LearningRates
+from torch_bridge.training.device_clocks.learning_rates import LearningRates, check_table_size
+
+MAX_UPDATE_COUNT = 2**53
+"""The most samples or tokens of an update over all ranks, which add them up in float64."""
 
 
 class Counters(NamedTuple):
@@ -99,6 +101,7 @@ class DeviceClock:
         if checked.rules:
             self._hold = Hold(checked, device, is_compiled=is_compiled)
 
+        check_table_size(self.curves, self._unit)
         self._learning_rates = LearningRates(self.curves, device)
         self.lrs = self._learning_rates.current
         """The learning rates of this update: float32 of shape (groups,)."""
@@ -171,9 +174,10 @@ class DeviceClock:
             return
         if count is None:
             count = self._default_count(rank, size)
-        count = _check_count(count, self.count.device)
+        most = MAX_UPDATE_COUNT // size
+        count = _check_count(count, most, self.count.device)
         if isinstance(count, Tensor):
-            self.count.copy_(count).clamp_(0, MAX_COUNT)  # it is not read, so it is not rejected
+            self.count.copy_(count).clamp_(0, most)  # it is not read, so it is not rejected
         else:
             self.count.fill_(count)
 
@@ -226,7 +230,7 @@ class DeviceClock:
         return counters
 
 
-def _check_count(count: Any, device: torch.device) -> Tensor | int:
+def _check_count(count: Any, most: int, device: torch.device) -> Tensor | int:
     """Return a count as an integer, or as a tensor if reading it would synchronize.
 
     Raises:
@@ -244,7 +248,7 @@ def _check_count(count: Any, device: torch.device) -> Tensor | int:
         if device.type == "cpu" or not count.is_cpu:
             return count.detach()
         count = count.item()  # in host memory, so this does not synchronize
-    return checks.in_range("count", count, 0, MAX_COUNT)
+    return checks.in_range("count", count, 0, most)
 
 
 class Hold:
@@ -273,7 +277,8 @@ class Hold:
         self._floats = torch.zeros(num_floats, dtype=torch.float32, device=device)
         self._decide: Callable[..., Tensor] = self._decide_and_write
         if is_compiled:
-            self._decide = self._compile(device)
+            # Some fifty operators on scalars become a few kernels.
+            self._decide = torch.compile(self._decide_and_write)
 
     def _unpack(self, integers: Tensor, floats: Tensor) -> list[Any]:
         """Return the states of the rules as views of their integers and floats."""
@@ -285,20 +290,6 @@ class Hold:
             states.append(type(state)(*remaining_integers[:count], *remaining_floats[:num_floats]))
             del remaining_integers[:count], remaining_floats[:num_floats]
         return states
-
-    def _compile(self, device: torch.device) -> Callable[..., Tensor]:
-        """Compile the decision: some fifty operators on scalars become a few kernels."""
-        arguments = (
-            torch.zeros((), dtype=torch.int64, device=device),
-            torch.zeros((), dtype=torch.float32, device=device),
-            torch.zeros((), dtype=torch.bool, device=device),
-            torch.zeros_like(self._integers),
-            torch.zeros_like(self._floats),
-        )
-        # Dynamo cannot trace NumPy's rounding of the rules' constants, so make_fx records torch's
-        # operators first. It takes no bound method.
-        decide = make_fx(lambda *tensors: self._decide_and_write(*tensors))(*arguments)
-        return torch.compile(decide)
 
     def decide_hold(self, curve_step: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
         """Record the metric of an update, and decide whether to hold the curve at this step.

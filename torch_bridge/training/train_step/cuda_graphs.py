@@ -1,8 +1,8 @@
 """CUDA graphs: an update captured for each shape of batch, and guards of what it depends on."""
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Checkpoi
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from plateau_jax.arguments.curve_warning import warn
 from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.training.distributed.parallelism import Parallelism
 from torch_bridge.training.train_step.status import Status
@@ -17,6 +18,7 @@ from torch_bridge.training.train_step.status import Status
 _WARM_UPS = 3
 # Further signatures run eagerly: a number in the batch that always changes gives new ones.
 _MAX_SIGNATURES = 8
+_MAX_DROPS = 3
 _PLAIN_TYPES = (int, float, bool, str, bytes, type(None))
 _NOTE = (
     "This error came while the update was captured in a CUDA graph. During capture loss_fn must "
@@ -74,6 +76,7 @@ class Guards:
         self._modules = list(self._model.modules())
         # The objects are kept alive: a new object could otherwise get the id of one that was freed.
         self._recorded_objects = self._objects()
+        self._recorded_settings = self._settings()
         self._tensors: list[Tensor] = []
         for item in self._recorded_objects:
             if isinstance(item, Tensor) and item.layout == torch.strided:
@@ -92,6 +95,22 @@ class Guards:
         # Only now are the recorded tensors known to be in use, so that their memory is meaningful.
         return self._values() != self._recorded_values
 
+    def what_changed(self) -> str:
+        """Describe the first change since the last record."""
+        for before, now in zip(self._recorded_settings, self._settings(), strict=False):
+            for name, setting in now.items():
+                if name not in before or setting != before[name]:
+                    return f"the optimizer's {name}"
+        return "a module, parameter, buffer or optimizer state"
+
+    def _settings(self) -> list[dict[str, Any]]:
+        """Return the settings that a graph bakes in, by name, for each parameter group."""
+        settings: list[dict[str, Any]] = []
+        for group in groups_of(self._optimizers):
+            compared = {name: group[name] for name in group if name not in _NOT_COMPARED}
+            settings.append(compared)
+        return settings
+
     def _objects(self) -> list[Any]:
         """Return all submodules, parameters, buffers, learning rates and values of states."""
         objects: list[Any] = []
@@ -108,11 +127,7 @@ class Guards:
 
     def _values(self) -> list[Any]:
         """Return what the objects do not show: settings, modes, the memory of the tensors."""
-        values: list[Any] = []
-        for group in groups_of(self._optimizers):
-            for name, setting in group.items():
-                if name not in _NOT_COMPARED:
-                    values += name, setting
+        values: list[Any] = [*self._settings()]
         values += map(Tensor.data_ptr, self._tensors)
         values += map(_requires_grad, self._tensors)
         values += map(_training, self._modules)
@@ -170,6 +185,8 @@ class GraphedUpdate:
         self._status = status
         self._guards = guards
         self._stream: torch.cuda.Stream = torch.cuda.Stream(device)
+        self._drops = 0
+        """How often the guards failed since the last replay."""
         self.drop()
 
     def drop(self) -> None:
@@ -181,6 +198,7 @@ class GraphedUpdate:
 
     def __call__(self, micro_batches: Sequence[Any]) -> Any:
         if self._warm_ups and self._guards.failed():
+            self._count_drop()
             self.drop()
         batches: list[_FlatBatch] = []
         signatures: list[tuple[Any, ...]] = []
@@ -189,18 +207,29 @@ class GraphedUpdate:
             for leaf in leaves:
                 _check_leaf(leaf, self._stream.device)
             batches.append(_FlatBatch(leaves, structure))
-            signatures.append((structure, *_signature_of(leaves)))
+            if _has_shared_memory(leaves):
+                return self._update(micro_batches)
+            signatures.append((structure, *map(_signature_of, leaves)))
         signature = tuple(signatures)
         captured = self.captured.get(signature)
-        if captured is not None:
-            return _replay(captured, batches)
-        if signature not in self._warm_ups and len(self._warm_ups) == _MAX_SIGNATURES:
-            return self._update(micro_batches)
-        if self._warm_ups.get(signature, 0) < _WARM_UPS:
-            return self._warm_up(signature, micro_batches)
-        captured = self._capture(batches)
-        self.captured[signature] = captured
+        if captured is None:
+            if signature not in self._warm_ups and len(self._warm_ups) == _MAX_SIGNATURES:
+                return self._update(micro_batches)
+            if self._warm_ups.get(signature, 0) < _WARM_UPS:
+                return self._warm_up(signature, micro_batches)
+            captured = self._capture(batches)
+            self.captured[signature] = captured
+        self._drops = 0
         return _replay(captured, batches)
+
+    def _count_drop(self) -> None:
+        self._drops += 1
+        if self._drops == _MAX_DROPS:
+            warn(
+                f"{self._guards.what_changed()} keeps changing, so that updates run eagerly in "
+                "spite of cuda_graph=True: keep it constant, or build the step with "
+                "cuda_graph=False"
+            )
 
     def _warm_up(self, signature: Any, micro_batches: Sequence[Any]) -> Any:
         current = torch.cuda.current_stream(self._stream.device)
@@ -221,11 +250,8 @@ class GraphedUpdate:
         inputs: list[Tensor] = []
         static_batches: list[Any] = []
         for leaves, structure in batches:
-            static: dict[int, Tensor] = {}
-            for key, tensor in _unique_tensors(leaves).items():
-                static[key] = _empty_like(tensor)
-            inputs += map(_without_repeats, static.values())
-            static_leaves = [static.get(id(leaf), leaf) for leaf in leaves]
+            static_leaves = list(map(_empty_like, leaves))
+            inputs += _tensors_of(static_leaves)
             static_batches.append(pytree.tree_unflatten(static_leaves, structure))
         graph = torch.cuda.CUDAGraph()
         try:
@@ -254,7 +280,7 @@ def _replay(captured: _CapturedGraph, batches: Sequence[_FlatBatch]) -> Any:
     if captured.inputs:
         tensors: list[Tensor] = []
         for batch in batches:
-            tensors += map(_without_repeats, _unique_tensors(batch.leaves).values())
+            tensors += _tensors_of(batch.leaves)
         torch._foreach_copy_(captured.inputs, tensors)
     captured.graph.replay()
     return pytree.tree_unflatten(map(Tensor.clone, captured.outputs), captured.structure)
@@ -284,34 +310,26 @@ def _check_leaf(leaf: Any, device: torch.device) -> None:
     raise ValueError(f"with cuda_graph=True, a batch contains {fault}")
 
 
-def _unique_tensors(leaves: Sequence[Any]) -> dict[int, Tensor]:
-    """Return each tensor of a batch once, by id."""
-    # If two leaves are one tensor, so are their static inputs: a compiled loss_fn depends on it.
-    return {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
+def _has_shared_memory(leaves: Sequence[Any]) -> bool:
+    """Return True if a tensor of a batch occurs twice or is expanded; a loader yields neither."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    return len(set(map(id, tensors))) < len(tensors) or any(0 in leaf.stride() for leaf in tensors)
 
 
-def _signature_of(leaves: Sequence[Any]) -> Iterator[Any]:
-    """Yield what must be equal for a replay: identities of tensors, layouts, plain values."""
-    numbers = {key: number for number, key in enumerate(_unique_tensors(leaves))}
-    for leaf in leaves:
-        if isinstance(leaf, Tensor):
-            yield numbers[id(leaf)], leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad
-        else:
-            yield type(leaf), leaf
+def _signature_of(leaf: Any) -> tuple[Any, ...]:
+    """Return what must be equal for a replay: the layout of a tensor, or a plain value."""
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.stride(), leaf.dtype, leaf.requires_grad
+    return cast("type[Any]", type(leaf)), leaf
 
 
-def _empty_like(tensor: Tensor) -> Tensor:
-    """Return an empty tensor of the same strides, with gaps: compiled code depends on them."""
-    empty = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-    return empty.requires_grad_(tensor.requires_grad)
+def _empty_like(leaf: Any) -> Any:
+    """Return an empty tensor of the same strides, with gaps; plain values as they are."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    empty = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+    return empty.requires_grad_(leaf.requires_grad)
 
 
-def _without_repeats(tensor: Tensor) -> Tensor:
-    """Return a view that has the elements of an expanded tensor once, to copy from or to."""
-    view = tensor.detach()
-    for dimension, stride in enumerate(tensor.stride()):
-        if stride == 0 and tensor.shape[dimension] > 1:
-            view = view.narrow(dimension, 0, 1)
-    return view
+def _tensors_of(leaves: Sequence[Any]) -> list[Tensor]:
+    return [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]

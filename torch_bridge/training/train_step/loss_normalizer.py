@@ -8,14 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
-from plateau_jax.clocks.clock import MAX_COUNT
 from torch_bridge.training.distributed.parallelism import Parallelism
 from torch_bridge.training.train_step.gradients import norm_dtype, total_norm
 from torch_bridge.training.train_step.loss import Loss, check_weight
 from torch_bridge.training.train_step.precision import LossScale
-
-_WORD_BITS = 31
-_WORD = 2**_WORD_BITS - 1
 
 
 class LossNormalizer:
@@ -31,7 +27,7 @@ class LossNormalizer:
     On several ranks the model's wrapper averages the gradients, which is right for means. For pairs
     the average is Σ gradient/(c·size), so the factor is c·size/Σ weight. A single all-reduce in
     float64 sums total, weight, squared norm, form and consumption, so all ranks make the same
-    decision. Float64 would round a sum of int64 counts, so a count is sent as two words of 31 bits.
+    decision. The clock limits the count of an update to 2⁵³, so its sum is exact.
 
     For example, two ranks return (12, 3) and (2, 1), so that the loss is 14/4 = 3.5. With gradients
     g and h of the two sums, the gradient of the loss is (g + h)/4:
@@ -186,13 +182,13 @@ class LossNormalizer:
             self._as_tensor(number).double()
             for number in (total, weight if is_pair else 0.0, square, float(is_pair))
         ]
-        sums = torch.stack(numbers)
         if consumed is not None:
-            sums = torch.cat([sums, split_count(consumed)])
+            numbers.append(consumed.double())
+        sums = torch.stack(numbers)
         self._parallelism.all_reduce(sums)
         total_over_ranks, weight_over_ranks, squares, num_pairs = sums[:4]
         if consumed is not None:
-            consumed.copy_(join_count(sums[4:]))
+            consumed.copy_(sums[4])
         # If some ranks have means and others pairs, the update has no loss: NaN makes all ranks
         # skip it.
         is_same_form = num_pairs % self._size == 0
@@ -233,19 +229,3 @@ def _nonzero_on_host(total_weight: Tensor | float) -> Tensor | float:
     if not isinstance(total_weight, Tensor) and total_weight == 0:
         raise ValueError("the total weight of the micro-batches is zero")
     return total_weight
-
-
-# Ranks add up their counts in a float64 message, which would round a sum above 2**53. Each word of
-# a count has at most 31 bits, so both sums stay exact. With words of 4 bits, 0x5D + 0x2F:
-#
-#     (5, 13) + (2, 15) = (7, 28),  and (7 << 4) + 28 = 140 = 0x8C
-def split_count(count: Tensor) -> Tensor:
-    """Split a count into its high and low word, whose sums are exact: float64 of shape (2,)."""
-    return torch.stack([count >> _WORD_BITS, count & _WORD]).double()
-
-
-def join_count(sums: Tensor) -> Tensor:
-    """Return the sum of counts, from the sums of their high and their low words."""
-    high, low = sums.long().unbind()
-    # A larger high word would overflow in the shift.
-    return ((high.clamp(max=_WORD + 1) << _WORD_BITS) + low).clamp_(max=MAX_COUNT)

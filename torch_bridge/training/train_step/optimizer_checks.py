@@ -1,8 +1,7 @@
 """The models and optimizers of a training step: checked, and unwrapped from trainers' wrappers."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -64,9 +63,17 @@ def nested_optimizers(optimizer: Any) -> list[Any]:
 
     Other wrappers are not unwrapped: an optimizer with an attribute `optimizer` may add to its
     step, as Lookahead does.
+
+    Raises:
+        TypeError: Lightning's Trainer wrapped it.
     """
     nested: list[Any] = []
     for item in unwrap(optimizer):
+        if _has_base(item, "LightningOptimizer"):
+            raise TypeError(
+                "Lightning's Trainer would not count the updates of a TrainStep: use Fabric, whose "
+                "loop you write, or lambda_lr in the LightningModule"
+            )
         nested.append(item)
         if not _is_of_trainer(item):
             break
@@ -79,26 +86,6 @@ def _is_of_trainer(optimizer: Any) -> bool:
         if package in _TRAINERS:
             return True
     return False
-
-
-def lightning_counter(nested: Iterable[Any]) -> Callable[[], None] | None:
-    """Return a function that counts an update in Lightning's Trainer; None without its wrapper.
-
-    Under manual optimization `trainer.global_step` counts the calls of the wrapper's `step`,
-    skipped updates included. An update of several optimizers counts once.
-    """
-    for optimizer in nested:
-        if _has_base(optimizer, "LightningOptimizer"):
-            return partial(_count_in_lightning, optimizer)
-    return None
-
-
-def _count_in_lightning(wrapper: Any) -> None:
-    # Both run after the update: the first one also starts a measurement in Lightning's profiler,
-    # which a failed update would never end. They are looked up at each call, since the Trainer sets
-    # them for every batch.
-    wrapper._on_before_step()
-    wrapper._on_after_step()
 
 
 def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:

@@ -29,7 +29,6 @@ from torch_bridge.training.train_step.optimizer_checks import (
     check_optimizers,
     curves_by_group,
     device_of,
-    lightning_counter,
     nested_optimizers,
     peaks_of,
 )
@@ -83,7 +82,7 @@ class TrainStep:
         model: A module, plain or wrapped as a whole by `DistributedDataParallel` or `fully_shard`.
         optimizer: A torch optimizer over parameters of the model, or a sequence of optimizers over
             disjoint parameters. The peak of a group is its `initial_lr` if it has one, else its
-            `lr`. Optimizers wrapped by Lightning, Fabric or accelerate are unwrapped.
+            `lr`. Optimizers wrapped by Fabric or accelerate are unwrapped.
         loss_fn: `loss_fn(model, batch)` returns a mean loss, a scalar, or a pair (sum, weight),
             such as (loss.sum(), number of tokens).
         curve: One curve, or a sequence with one curve per parameter group. For several optimizers,
@@ -95,7 +94,8 @@ class TrainStep:
             update.
         compile: Compile `loss_fn`, and the decision of hold rules, with `torch.compile`.
         cuda_graph: Capture the whole update in a CUDA graph, one for each of the first eight batch
-            shapes. Updates with other shapes run eagerly.
+            shapes. Updates with other shapes run eagerly, as do those with a tensor that occurs
+            twice in a micro-batch or is expanded.
         carry: The initial recurrent state, any pytree of tensors. `loss_fn(model, batch, carry)`
             then returns (loss or pair, new carry).
         clock: A `DataClock`, to count samples or tokens: pass what each update consumes,
@@ -135,7 +135,9 @@ class TrainStep:
             - training continues far past the end of the curve;
             - the unit is so large that the curve stays at 0.
 
-            In an update, once, if a weight in host memory is not a whole number.
+            In an update, once, if a weight in host memory is not a whole number. With
+            `cuda_graph=True`, if a setting of the optimizer changes so often that updates run
+            eagerly.
     """
 
     # Tensors made under torch.inference_mode() could not be written to outside of it.
@@ -196,7 +198,6 @@ class TrainStep:
         self._parallelism = parallelism
         self._raises = on_nonfinite == "raise"
         self._status = Status(is_distributed=parallelism.is_distributed)
-        self._count_in_trainer = lightning_counter(nested)
         self._precision = Precision(precision, device, parameters)
         self._carry: Carry | None = None
         if carry is not None:
@@ -327,8 +328,6 @@ class TrainStep:
         except Exception as error:
             _note_micro_batches(error, micro_batches)
             raise
-        if self._count_in_trainer is not None:
-            self._count_in_trainer()
         if self._raises:
             read_and_raise_if_nonfinite(result, scaled=self._precision.scale is not None)
         return result

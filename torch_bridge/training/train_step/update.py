@@ -16,6 +16,8 @@ from torch_bridge.training.train_step.result import StepResult
 from torch_bridge.training.train_step.status import Status
 from torch_bridge.training.train_step.steppers import OptimizerSteppers
 
+_NO_CONTEXT = nullcontext()
+
 
 class _Passes(NamedTuple):
     """The results of the forward and backward passes of all micro-batches."""
@@ -112,7 +114,7 @@ class Update:
         aux: list[Any] = []
         for number, batch in enumerate(micro_batches, 1):
             context = self._parallelism.micro_batch_context(is_last=number == count)
-            with context or nullcontext():
+            with context or _NO_CONTEXT:
                 (term, weight), carry, aux_of_batch = self._loss_call.run(batch, carry)
                 if number == 1:
                     divisor = self._normalizer.choose_divisor(weight, count)
