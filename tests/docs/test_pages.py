@@ -133,7 +133,7 @@ def test_comments_show_output_only_where_it_is_compared():
 # Complete code, and other code.
 
 PAGE_WITH_PARTS = (
-    "Complete code begins with an import or a file name; other code says where it goes."
+    "Code that begins with an import or a file name is complete."
 )
 PAGE_OF_PROGRAMS = "Each Python block is a complete program."
 
