@@ -132,9 +132,7 @@ def test_comments_show_output_only_where_it_is_compared():
 
 # Complete code, and other code.
 
-PAGE_WITH_PARTS = (
-    "Code that begins with an import or a file name is complete."
-)
+PAGE_WITH_PARTS = "Code that begins with an import or a file name is complete."
 PAGE_OF_PROGRAMS = "Each Python block is a complete program."
 
 
