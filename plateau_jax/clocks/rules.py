@@ -35,10 +35,11 @@ class HoldUntilFlat(HoldRule, kind="hold_until_flat"):
     """Hold the curve at the first step of each plateau until a metric stops improving.
 
     Without a hold rule, each update moves the run to the next step of the curve. While a hold rule
-    holds the curve, updates continue at the same step. A plateau is a sequence of steps at one
-    exact level, however the curve was written. The curve is held at its first step until `patience`
-    readings in a row bring no improvement, but for at most `limit` updates. Then the remaining
-    steps of the plateau follow, without another hold. With `limit=1` the curve is never held.
+    holds the curve, updates continue at the same step. A plateau is a sequence of flat
+    steps with one multiplier, however the curve was written. The curve is held at its first step
+    until `patience` readings in a row bring no improvement, but for at most `limit` updates. Then
+    the remaining steps of the plateau follow, without another hold. With `limit=1` the curve is
+    never held.
 
     Pass a hold rule, or a list of them, as `clock=` to `lambda_lr`, `TrainStep`, `CurveScheduler`,
     `scale_by_curve` or `resume_record`.

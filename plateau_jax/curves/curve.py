@@ -93,7 +93,7 @@ class Curve(Storable):
 
     @cached_property
     def flat_starts(self) -> tuple[int, ...]:
-        """The first step of each plateau, a sequence of steps at one exact level before the end."""
+        """The first step of each plateau: flat segments before the end with one multiplier."""
         return tuple(exact_segments.flat_starts(self._exact_segments))
 
     @cached_property
@@ -273,8 +273,14 @@ class Curve(Storable):
         501
         """
         other = check_curve("other", other)
-        for step, after in exact_segments.differences(self._exact_segments, other._exact_segments):
-            if self._level_at(step) != other._level_at(step) or self(step) != other(step):
+        segments, other_segments = self._exact_segments, other._exact_segments
+        for step, after, is_constant in exact_segments.differences(segments, other_segments):
+            if self(step) != other(step):
+                return step
+            # A level that was read from a curve, or computed, need not be the exact one.
+            if is_constant:
+                continue
+            if self._level_at(step) != other._level_at(step):
                 return step
             # Different segments may agree at their first step: a cooldown starts on the curve that
             # it leaves.

@@ -6,7 +6,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from plateau_jax.numerics import Level, rounded, scaled
+from plateau_jax.numerics import Level, nearest_float32, rounded, scaled
 from plateau_jax.shapes.known_shapes import level_between
 
 
@@ -107,23 +107,27 @@ def segment_at(segments: Sequence[ExactSegment], step: int) -> ExactSegment:
 
 
 def flat_starts(segments: Sequence[ExactSegment]) -> Iterator[int]:
-    """Yield the first step of each maximal run of level segments that begins before the end."""
-    level: Level | None = None
+    """Yield the first step of each maximal run of flat segments that have one multiplier.
+
+    The end is not part of a run.
+    """
+    multiplier: float | None = None
     for segment, after in with_stops(segments):
         if after is None:
             return
-        start = rounded(segment.start)
         if not segment.is_flat:
-            level = None
-        elif start != level:
+            multiplier = None
+            continue
+        start = nearest_float32(segment.start)
+        if start != multiplier:
             yield segment.begin
-            level = start
+            multiplier = start
 
 
 def differences(
     segments: Sequence[ExactSegment], others: Sequence[ExactSegment]
-) -> Iterator[tuple[int, int | None]]:
-    """Yield (first step, first step after it) of each interval with different segments."""
+) -> Iterator[tuple[int, int | None, bool]]:
+    """Yield (first step, first step after it, is constant) of each interval that differs."""
     by_begin = dict(_normal_forms(segments))
     others_by_begin = dict(_normal_forms(others))
     form = None
@@ -133,7 +137,8 @@ def differences(
         form = by_begin.get(begin, form)
         other_form = others_by_begin.get(begin, other_form)
         if form != other_form:
-            yield begin, after
+            is_constant = isinstance(form, Level) and isinstance(other_form, Level)
+            yield begin, after, is_constant
 
 
 def _normal_forms(segments: Sequence[ExactSegment]) -> Iterator[tuple[int, Level | ExactSegment]]:

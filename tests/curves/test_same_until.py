@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from support.curves.descriptions import build, descriptions_and_steps, draw_steps
+from support.curve_warnings import ignore_curve_warnings
+from support.curves.descriptions import build, descriptions, descriptions_and_steps, draw_steps
 from support.curves.strategies import MAX_STEP, draw_magnitude, randoms
 from support.examples import examples
-from support.numerics.oracle import Oracle, are_equal, complete_stage
+from support.numerics.oracle import Oracle, complete_stage
 
 from plateau_jax import PlateauCurve, StagedCurve
 
@@ -123,8 +124,6 @@ def test_same_until_true_is_a_proof(case, random):
     changed = change(description, random)
     curve = build(description)
     changed_curve = build(changed)
-    exact = Oracle(description)
-    changed_exact = Oracle(changed)
     steps = sorted({max(step, 0) for step in [*steps, *draw_steps(random, changed, 16)]})
     answers = [curve.same_until(changed_curve, step) for step in steps]
     assert answers == [changed_curve.same_until(curve, step) for step in steps]
@@ -135,8 +134,6 @@ def test_same_until_true_is_a_proof(case, random):
     for step, is_same_until_later in zip(steps[:-1], answers[1:], strict=True):
         if is_same_until_later:
             assert curve(step) == changed_curve(step)
-            # Exact levels that round to one float32 do not count as the same.
-            assert are_equal(exact(step), changed_exact(step))
 
 
 @examples(200)
@@ -151,6 +148,20 @@ def test_curve_described_differently_is_same_at_every_step(case, random):
     np.testing.assert_array_equal(curve(steps), rewritten(steps))
 
 
+@given(descriptions())
+def test_plateau_continues_at_its_multiplier(description):
+    """As when a longer plateau is planned from `curve(step)`, whose exact level may differ."""
+    curve = build(description)
+    for begin, length in Oracle(description).flat_runs():
+        with ignore_curve_warnings():  # a low level looks like a learning rate
+            plateau = StagedCurve([(length,)], start=curve(begin))
+        continued = curve.part(0, begin + 1).then(plateau)
+        assert continued.same_until(curve, begin + length)
+        assert curve.same_until(continued, begin + length)
+        is_before = [start <= begin for start in curve.flat_starts]
+        assert continued.flat_starts == curve.flat_starts[: sum(is_before)]
+
+
 def hold(level):
     return build({"kind": "staged", "stages": [(10,)], "start": level})
 
@@ -158,17 +169,11 @@ def hold(level):
 @pytest.mark.parametrize(
     ("curve", "other", "first"),
     [
-        # Levels with the same float32
-        (hold(0.1), hold(0.10000000000000002), 0),
+        # Levels with the same float32, from which curves move
         (
             PlateauCurve(100, min_lr_ratio=0.1),
             PlateauCurve(100, min_lr_ratio=0.10000000000000002),
             1,
-        ),
-        (
-            StagedCurve([(10, 0.1), (5,)]),
-            StagedCurve([(10, 0.1), (5,), (0, 0.10000000000000002)]),
-            15,
         ),
         (PlateauCurve(100), PlateauCurve(100).then(PlateauCurve(9), scale=1e-30), 100),
         (hold(0.3), hold(0.3).cooldown(5, 5, to=0.29999999999999993), 6),
@@ -203,6 +208,9 @@ def test_curves_differ_from_first_step_on(curve, other, first):
 @pytest.mark.parametrize(
     "other",
     [
+        hold(float(np.float32(0.1))),
+        hold(3e-5 / 3e-4),
+        StagedCurve([(5,), (0, 0.1), (5,)], start=0.10000000000000002),
         # Computed as 0.125 and 10⁻¹⁰⁰
         PlateauCurve(110, decay_shape="(1-x)^3", absolute_plateaus=[(50, 10)]).part(50, 60),
         PlateauCurve(5, min_lr_ratio=1).then(hold(1)).cooldown(0, 3, to=1.0),

@@ -113,15 +113,16 @@ class Oracle:
         return [(one, other.begin) for one, other in neighbors if one.begin < other.begin]
 
     def flat_runs(self) -> list[tuple[int, int]]:
-        """Return (first step, number of steps) of each maximal run of steps at one level."""
-        runs: list[tuple[int, int, Any]] = []
+        """Return (first step, number of steps) of each maximal flat run with one multiplier."""
+        runs: list[tuple[int, int, np.float32]] = []
         for segment, stop in self.with_stops():
             if not segment.is_flat:
                 continue
             begin = segment.begin
-            if runs and runs[-1][1] == begin and are_equal(runs[-1][2], segment.start):
+            multiplier = nearest_float32(segment.start)
+            if runs and runs[-1][1:] == (begin, multiplier):
                 begin = runs.pop()[0]
-            runs.append((begin, stop, segment.start))
+            runs.append((begin, stop, multiplier))
         return [(begin, stop - begin) for begin, stop, _ in runs]
 
 
@@ -278,6 +279,14 @@ def is_promised(multiplier: float, level: Any) -> bool:
         is_near = level > SMALLEST_NORMAL * (1 - 2.0**-24)
         return multiplier == 0 or (is_near and multiplier == SMALLEST_NORMAL)
     return abs(multiplier - level) <= half_ulp(level) * (1 + mp.ldexp(1, -29))
+
+
+def nearest_float32(value: Any) -> np.float32:
+    """Return the float32 nearest to the exact value, the larger one of a tie; 0 below 2⁻¹²⁶."""
+    near = np.float32(float(value))
+    neighbors = [np.nextafter(near, np.float32(2)), near, np.nextafter(near, np.float32(-1))]
+    nearest = min(neighbors, key=lambda number: abs(exactly(float(number)) - value))
+    return nearest if nearest >= SMALLEST_NORMAL else np.float32(0)
 
 
 def is_nearest_float32(rounded: np.float32, value: Any) -> bool:
