@@ -48,6 +48,11 @@ class ScaledCurve(Curve, kind="scaled"):
             if threshold % unit:
                 path = "pairs", index, "threshold"
                 raise ValueError(checks.must(path, threshold, f"be a multiple of unit = {unit}"))
+            # Past its end a curve has one level, which a later batch size could not scale.
+            end = curve.total_steps * unit
+            if threshold > end and curve._exact_segments[-1].start > 0:
+                limit = f"be at most {end}, the end of the curve, which does not end at 0"
+                raise ValueError(checks.must(("pairs", index, "threshold"), threshold, limit))
 
         begins = [threshold // unit for threshold, _ in pairs]
         factors = [_factor(batch, reference, exponent) for _, batch in pairs]

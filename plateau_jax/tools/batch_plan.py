@@ -124,7 +124,8 @@ class BatchPlan(Storable, kind="batch_plan"):
 
         A step of the curve is then `unit` samples or tokens, so each threshold falls on a step.
         Each factor is the float64 nearest to the exact power, read as the decimal that Python
-        prints for it. Past its end, the curve is scaled for the last batch size of the plan.
+        prints for it. Past its end the curve keeps its last level, so no threshold may lie there,
+        unless that level is 0.
 
         Scale last: a cooldown of a scaled curve does not follow later batch sizes. Thresholds count
         from the first step of the scaled curve, also after `then` and `part`.
@@ -145,9 +146,10 @@ class BatchPlan(Storable, kind="batch_plan"):
             optax counts updates.
 
         Raises:
-            ValueError: A value is out of range; a threshold is not a multiple of `unit`; a product
-                is above 1 (use a larger `reference`); a factor is outside 2⁻³¹ … 2³¹; the curve has
-                a different unit; derived curves nested more than 64 deep.
+            ValueError: A value is out of range; a threshold is not a multiple of `unit`, or lies
+                past the end of a curve that does not end at 0; a product is above 1 (use a larger
+                `reference`); a factor is outside 2⁻³¹ … 2³¹; the curve has a different unit;
+                derived curves nested more than 64 deep.
 
         >>> from plateau_jax import BatchPlan, PlateauCurve
         >>> plan = BatchPlan([(0, 8), (400, 32)])

@@ -115,6 +115,23 @@ def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processe
             plan.check(micro_batch, processes)
 
 
+@given(all_pairs(), st.integers(1, 200), st.sampled_from([0.0, 0.5]))
+def test_scaled_curve_follows_formula_at_every_step(pairs, total_steps, min_lr_ratio):
+    """Also past its end; if it cannot, the plan is rejected."""
+    plan = BatchPlan(pairs)
+    curve = PlateauCurve(total_steps, min_lr_ratio=min_lr_ratio)
+    are_past = [threshold for threshold, _ in pairs if threshold > total_steps]
+    if min_lr_ratio and are_past:
+        limit = f"threshold = {are_past[0]} must be at most {total_steps}, the end of the curve"
+        with pytest.raises(ValueError, match=limit):
+            plan.scale(curve, 1, reference=40)
+        return
+    scaled = plan.scale(curve, 1, reference=40)
+    for step in range(total_steps + 100):
+        expected = curve(step) * math.sqrt(plan(step) / 40)
+        assert scaled(step) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
 class Halvings:
     """How often an exact curve has halved, from each step on."""
 

@@ -131,7 +131,10 @@ def _scaled(random: Random, curve: Description) -> Description:
     oracle = Oracle(curve)
     thresholds = {0}
     for _ in range(random.randrange(4)):
-        thresholds.add(max(_draw_step(random, oracle), 0))
+        step = max(_draw_step(random, oracle), 0)
+        if oracle.segments[-1].start > 0:  # otherwise thresholds may lie past the end
+            step = min(step, oracle.total_steps)
+        thresholds.add(step)
     pairs = [(UNIT * step, draw_magnitude(random, 1, 1000)) for step in sorted(thresholds)]
     description: dict[str, Any] = {"kind": "scaled", "curve": curve, "pairs": pairs, "unit": UNIT}
     description["exponent"] = random.choice((0.5, 1, 2, 0.25, 0.3333333333333333, 1.7))
@@ -273,8 +276,8 @@ def curves_and_steps(
 
 
 def scaled(exponent: float = 0.5) -> Curve:
-    """Return a curve of 300 steps of 8 samples; the batch grows and shrinks, also past the end."""
-    plan = BatchPlan([(0, 24), (160, 14), (800, 50), (1600, 100), (2480, 70)])
+    """Return a curve of 300 steps of 8 samples; the batch grows and shrinks, also at the end."""
+    plan = BatchPlan([(0, 24), (160, 14), (800, 50), (1600, 100), (2400, 70)])
     curve = PlateauCurve(300, warmup_steps=30, min_lr_ratio=0.1)
     return plan.scale(curve, 8, reference=100, exponent=exponent)
 

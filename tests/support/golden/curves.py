@@ -71,7 +71,7 @@ CURVES: dict[str, Curve] = {
     "scaled": _BATCHES.scale(PlateauCurve(1_000, warmup_steps=100), 8, reference=32),
     "scaled_linearly": _BATCHES.scale(_CONSTANT, 16, reference=32, exponent=1),
     "scaled_up_and_down": _BATCHES_THAT_SHRINK.scale(_COSINE, 16, reference=48),
-    "nested": _BATCHES.scale(_DECAYING.part(10, 700), 8, reference=64, exponent=0.8)
+    "nested": _BATCHES.scale(_DECAYING.part(10, 900), 8, reference=64, exponent=0.8)
     .cooldown(600, 150, to=0.05)
     .then(_CONSTANT.part(0, 90).then(_TWO_PHASES), scale=0.3),
 }
