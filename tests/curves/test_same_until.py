@@ -153,6 +153,8 @@ def test_plateau_continues_at_its_multiplier(description):
     """As when a longer plateau is planned from `curve(step)`, whose exact level may differ."""
     curve = build(description)
     for begin, length in Oracle(description).flat_runs():
+        if begin + length == MAX_STEP:
+            continue  # a curve with one more step would be too long
         with ignore_curve_warnings():  # a low level looks like a learning rate
             plateau = StagedCurve([(length,)], start=curve(begin))
         continued = curve.part(0, begin + 1).then(plateau)
