@@ -197,19 +197,23 @@ def positive_int(path: Path | str, value: Any) -> int:
     return in_range(path, value, 1, MAX_STEP)
 
 
-def _reject_traced(path: Path | str, value: Any) -> None:
+_BUILT_OUTSIDE = "build the curves outside of the function, and pass it stack(curves)"
+_SCHEDULED = "call optax_schedule(curve, peak_value), or multiply multiplier(curve.table, step)"
+
+
+def _reject_traced(path: Path | str, value: Any, advice: str = _BUILT_OUTSIDE) -> None:
     """Raise a TypeError for a value that JAX traces. Does not import JAX."""
     core = getattr(sys.modules.get("jax"), "core", None)
     if isinstance(value, getattr(core, "Tracer", ())):
-        problem = " is traced by JAX, but a curve is built from numbers"
-        advice = "build the curves outside of the function, and pass it stack(curves)"
+        problem = " is traced by JAX, but a curve computes with numbers"
         raise TypeError(Message(path, f"{problem}: {advice}"))
 
 
 def _unwrap_scalar(path: Path | str, value: Any) -> Any:
     """Return the NumPy scalar in an array without dimensions; any other value unchanged."""
     _reject_traced(path, value)
-    if getattr(value, "ndim", None) == 0:  # NumPy's or JAX's
+    # NumPy's or JAX's; a masked value would become 0.
+    if getattr(value, "ndim", None) == 0 and not hasattr(value, "mask"):
         return np.asarray(value)[()]
     return value
 
@@ -284,6 +288,7 @@ def is_ordered(value: Any) -> bool:
 
 def peak(path: Path | str, value: Any) -> np.float32:
     """Return a peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶ and finite."""
+    _reject_traced(path, value, _SCHEDULED)
     value = _unwrap_scalar(path, value)
     lr = _to_float(value)
     if lr is None:

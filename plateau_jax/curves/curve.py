@@ -226,7 +226,8 @@ class Curve(Storable):
 
             part(step) = curve(start + step)      for 0 <= step <= stop - start
 
-        The multipliers have the same bits. After these steps the part stays at its level.
+        The multipliers have the same bits, but for levels less than 2⁻³⁰ units in the last place
+        below the middle between two float32. After these steps the part stays at its level.
 
         Args:
             start: First step of the part.

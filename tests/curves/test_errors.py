@@ -83,7 +83,12 @@ VALUES = [
     Values("total_steps", [0], ValueError, in_range(1, MAX_STEP)),
     Values("warmup_steps", [0.1], TypeError, "percentage of total_steps such as '2%'"),
     Values("warmup_steps", [*NOT_PERCENTAGES, f"{'9' * 5000}%"], ValueError, A_PERCENTAGE),
-    Values("min_lr_ratio", ["0.1", 0j, [0.1], np.True_, True, None], TypeError, A_NUMBER),
+    Values(
+        "min_lr_ratio",
+        ["0.1", 0j, [0.1], np.True_, True, None, np.ma.masked],
+        TypeError,
+        A_NUMBER,
+    ),
     Values("min_lr_ratio", [nan, inf, -inf], ValueError, FINITE),
     Values("min_lr_ratio", [-0.1, 1.0000000000000002], ValueError, IN_0_TO_1),
     Values("decay_shape", [None, *NOT_SHAPES, "exponential"], ValueError, A_DECAY_SHAPE),

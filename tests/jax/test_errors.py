@@ -40,6 +40,11 @@ def test_traced_argument_of_a_curve(name):
         build(1)
 
 
+@raises(TypeError, "peak_value is traced", "optax_schedule(", "multiplier(curve.table, step)")
+def test_traced_peak_of_a_learning_rate():
+    jax.jit(partial(CURVE.learning_rate, 5))(0.1)
+
+
 @raises(ValueError, "peak_value = ", "optax.scale_by_learning_rate(schedule) and scale_by_curve")
 def test_negative_array_as_peak():
     optax_schedule(CURVE, jnp.float32(-1))
