@@ -36,7 +36,8 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
     9
     """
     batches: Any = loader
-    if not isinstance(loader, SupportsIndex | str):  # text is rejected below
+    # Arrays define `__index__` too, but it works only without dimensions. Text is rejected below.
+    if getattr(loader, "ndim", 0) > 0 or not isinstance(loader, SupportsIndex | str):
         try:
             batches = len(loader)
         except TypeError as error:

@@ -1,6 +1,8 @@
 """Arguments of `count_updates`; `data/test_loader` counts the updates of real loaders."""
 
+import numpy as np
 import pytest
+import torch
 from support.curves.requirements import AN_INTEGER, at_least
 from support.raises import raises
 from torch.utils.data import DataLoader, IterableDataset
@@ -12,6 +14,12 @@ from torch_bridge import count_updates
 @raises(TypeError)
 def test_loader_without_a_length(loader):
     count_updates(loader, 1)
+
+
+@pytest.mark.parametrize("batches", [np.zeros((7, 3)), torch.zeros(7, 3), torch.tensor(7)])
+def test_batches_in_an_array(batches):
+    """What has a length is counted by it; an array without dimensions is a number."""
+    assert count_updates(batches, 2) == 14
 
 
 class Stream(IterableDataset[int]):
