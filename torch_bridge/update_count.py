@@ -39,7 +39,7 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
     # Arrays define `__index__` too, but it works only without dimensions. Text is rejected below.
     if getattr(loader, "ndim", 0) > 0 or not isinstance(loader, SupportsIndex | str):
         try:
-            batches = len(loader)
+            batches = len(batches)
         except TypeError as error:
             raise TypeError(f"{error}: pass the number of batches instead of the loader") from None
     batches = checks.at_least("the number of batches", batches, 1)

@@ -1,9 +1,11 @@
 """Checkpoints of one process: runs resume, saves run in the background, foreign folders stay."""
 
 import copy
+import errno
 import gc
 import multiprocessing
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -214,7 +216,22 @@ def test_two_objects_share_one_folder(tmp_path):
     check_no_leftovers(tmp_path / "folder", [1, 2])
 
 
-# Saves that fail in the background.
+# Saves that fail.
+
+
+def test_full_disk_is_an_os_error(tmp_path):
+    """A limit on the size of files stands in for the disk."""
+    checkpoints = Checkpoints(tmp_path)
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, usual[1]))
+    try:
+        with pytest.raises(OSError, match=rf"{tmp_path}.*rank-0") as caught:
+            checkpoints.save(1, part=Part(torch.ones(1_000_000)), wait=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert caught.value.errno == errno.EFBIG
+    assert checkpoints.steps() == []
+    check_no_leftovers(tmp_path, [])
 
 
 @pytest.fixture
@@ -282,7 +299,7 @@ def test_ended_save_keeps_no_copy(tmp_path, fails):
         assert not any(copied() is not None for copied in copies)
     finally:
         gc.enable()
-    with suppress(SafetensorError):
+    with suppress(OSError):
         assert Checkpoints(tmp_path).steps() == [1]
 
 

@@ -111,6 +111,7 @@ class Checkpoints:
                 - the order of sharded parameters in an optimizer;
                 - a schedule: the step of its curve, its counters, its hold rules, its curves or its
                   peaks.
+            OSError: A file cannot be written, for example because the disk is full.
             Exception: A part or the system raised an error; the other ranks raise RuntimeError.
                 Or an earlier save failed: its error is raised after this save has started.
         """

@@ -12,12 +12,14 @@ Another rank stores a tensor that differs from rank 0's under a name with its ra
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType]  (typed in part)
 from torch import Tensor
 from torch.distributed import checkpoint as dcp
@@ -107,7 +109,14 @@ def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     # Python creates.
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
-    save_file(tensors, path, metadata)
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        code = int(number[1])
+        raise OSError(code, os.strerror(code), str(path)) from error
     path.chmod(mode)
     with path.open("r+b") as file:
         os.fsync(file.fileno())
