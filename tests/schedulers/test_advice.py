@@ -26,7 +26,7 @@ from support.trees import assert_equal_trees
 from torch.optim import SGD, AdamW
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
-from torch_bridge import lambda_lr
+from torch_bridge import follow, lambda_lr
 from torch_bridge.advice.position_advice import end_message
 
 pytestmark = [
@@ -267,3 +267,70 @@ def test_warning_as_error_changes_nothing(mistake):
         repeat(optimizer, scheduler, **mistake)
     assert lrs_of(optimizer)[0] == LONG.learning_rate(scheduler.curve_step, 0.1)
     repeat(optimizer, scheduler, **mistake)
+
+
+# Advice that is followed.
+
+
+def resumed_without_scheduler():
+    """Return an optimizer with the state of update 70, and the state of its scheduler."""
+    optimizer = optimizer_with([0.1, 0.1])
+    scheduler = lambda_lr(optimizer, CURVE)
+    repeat(optimizer, scheduler, times=70, updates=1, steps=1)
+    loaded = optimizer_with([0.1, 0.1])
+    loaded.load_state_dict(optimizer.state_dict())
+    return loaded, scheduler.state_dict()
+
+
+def make_lr_the_peak(optimizer, key, _call, _state):
+    for group in optimizer.param_groups:
+        del group[key]
+    return lambda_lr(optimizer, CURVE)
+
+
+def keep_the_base(optimizer, _key, call, _state):
+    scheduler = lambda_lr(optimizer, CURVE)
+    eval(call, {"scheduler": scheduler})
+    return scheduler
+
+
+def load_the_state(optimizer, _key, _call, state):
+    scheduler = lambda_lr(optimizer, CURVE)
+    scheduler.load_state_dict(state)
+    return scheduler
+
+
+@pytest.mark.parametrize("follow_advice", [make_lr_the_peak, keep_the_base, load_the_state])
+def test_advice_about_an_overwritten_lr_suffices(follow_advice):
+    optimizer, state = resumed_without_scheduler()
+    advice = r"write del group\[\"(\w+)\"\] .* call (scheduler\.set_peak\(.*?\))\."
+    with warns_once(advice) as messages:
+        repeat(optimizer, lambda_lr(optimizer, CURVE), times=1, updates=1, steps=1)
+    (message,) = messages
+    key, call = re.search(advice, message).groups()
+
+    optimizer, state = resumed_without_scheduler()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CurveWarning)
+        scheduler = follow_advice(optimizer, key, call, state)
+        repeat(optimizer, scheduler, times=10, updates=1, steps=1)
+
+
+def test_last_epoch_past_the_end(optimizer):
+    """Somebody passes the length of the run, as for another scheduler."""
+    for group in optimizer.param_groups:
+        group["initial_lr"] = 0.1
+    with warns_once(r"^last_epoch = 1000 lies past the end of the curve"):
+        lambda_lr(optimizer, PlateauCurve(1000), 1000)
+    lambda_lr(optimizer, PlateauCurve(1000), 999)
+
+
+def test_option_that_is_zero_in_every_group():
+    optimizer = optimizer_with([0.1, 0.1])
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0.0
+    with warns_once(r"^weight_decay is 0 in every group"):
+        follow(optimizer, "weight_decay", CURVE)
+    optimizer = optimizer_with([0.1, 0.1])
+    optimizer.param_groups[0]["weight_decay"] = 0.5
+    follow(optimizer, "weight_decay", CURVE)

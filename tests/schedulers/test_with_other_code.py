@@ -202,6 +202,7 @@ def with_partial_step(optimizer):
 @pytest.mark.parametrize("wrap", [with_partial_step, WithoutHooks])
 def test_optimizer_that_is_not_plain_trains_with_the_curve(wrap):
     inner = optimizer_with([torch.tensor(0.5)])
+    inner.param_groups[0]["weight_decay"] = 0.1
     optimizer = wrap(inner)
     scheduler = lambda_lr(optimizer, CURVE)
     decay = follow(optimizer, "weight_decay", CURVE)

@@ -11,7 +11,13 @@ from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.runs.record import shortest_decimal
 from plateau_jax.runs.schedules import Schedules
 from torch_bridge.groups.optimizers import groups_of
-from torch_bridge.groups.options import GroupOption, as_number, is_same, written_values
+from torch_bridge.groups.options import (
+    GroupOption,
+    as_number,
+    is_same,
+    one_if_equal,
+    written_values,
+)
 
 # Some libraries keep factors of an option in the groups, which only their schedulers apply.
 _FACTORS = {
@@ -57,12 +63,14 @@ def value_messages(
             continue
         index = next(i for i, other in enumerate(groups_of(optimizer)) if other is group)
         shown, shown_base, key = f"{value:.8g}", shortest_decimal(base), option.base_key
+        setter = "set_peak" if option.name == "lr" else "set_base_value"
+        bases = one_if_equal([*map(shortest_decimal, schedules.bases)])
         yield (
             f"param_groups[{index}] has {option} = {shown}, but its {key} = {shown_base}, so the "
             f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before the '
-            f"scheduler is built or the group is added. To schedule {shown_base}, first set "
-            f"{option} to it. To resume a run, load the scheduler's state. If one of torch's "
-            f"schedulers wrote {option}, nothing is wrong"
+            f"scheduler is built or the group is added. To schedule {shown_base}, call "
+            f"scheduler.{setter}({bases}). To resume a run, load the scheduler's state. If one of "
+            f"torch's schedulers wrote {option}, nothing is wrong"
         )
 
 

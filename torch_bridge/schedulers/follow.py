@@ -6,6 +6,7 @@ from typing import Any, cast
 from torch.optim import Optimizer
 
 from plateau_jax.arguments import checks
+from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.position import start_position
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.comparison import StateOwner
@@ -51,8 +52,8 @@ class follow(GroupScheduler):
 
     Warns:
         CurveWarning: A group has a factor of its weight decay that only other schedulers read,
-            DINOv2's `wd_multiplier`; or, before the first update, a group's value is neither its
-            base nor what a follower wrote last.
+            DINOv2's `wd_multiplier`; or the value is 0 in every group; or, before the first update,
+            a group's value is neither its base nor what a follower wrote last.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -79,6 +80,8 @@ class follow(GroupScheduler):
     ) -> None:
         option = _option(key)
         super().__init__(optimizer, option, curve, None, -1, advise=True)
+        if self.base_values and not any(self.base_values):
+            warn(f"{option} is 0 in every group, and stays 0: a curve is a factor of it")
 
     @property
     def base_values(self) -> list[float]:
@@ -102,7 +105,7 @@ class follow(GroupScheduler):
         if curve_step is not None:
             number = checks.at_least("curve_step", curve_step, 0)
             position = start_position(self._clock, number, number)
-        elif self.unit is not None and self._step_count > 0:
+        elif self.unit is not None:
             raise TypeError(
                 f"the curve counts samples or tokens, in units of {self.unit}: pass the step of a "
                 "scheduler with the same clock, step(scheduler.curve_step)"

@@ -123,6 +123,12 @@ class GroupScheduler(LRScheduler):
 
         message, was_loaded = "", False
         if advise:
+            total = max((curve.total_steps for curve in schedules.curves), default=self.curve_step)
+            if last_epoch >= 0 and self.curve_step > total:
+                warn(
+                    f"last_epoch = {last_epoch} lies past the end of the curve, at total_steps = "
+                    f"{total}: last_epoch is the number of updates so far, minus 1"
+                )
             messages = value_messages(optimizer, option, self.curve_step, present, schedules)
             message = next(messages, "")
             was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)

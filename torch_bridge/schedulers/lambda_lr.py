@@ -80,7 +80,8 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
     Warns:
         CurveWarning: A group has a factor of its learning rate that only other schedulers read,
-            such as timm's `lr_scale`. Or, before an update: the `lr` of a group is neither
+            such as timm's `lr_scale`. Or `last_epoch` lies past the end of every curve. Or, before
+            an update: the `lr` of a group is neither
             its `initial_lr` nor what a scheduler wrote last; the optimizer was loaded, but this
             scheduler starts at step 0 without its state; `step()` is called at least 1.5 times as
             often as the optimizer's (update 57), or at most a tenth as often (update 168), or
