@@ -6,6 +6,7 @@ page. This raises "stages[0].to = 5 must lie in [0, 1]":
     raise ValueError(must(("stages", 0, "to"), 5, "lie in [0, 1]"))
 """
 
+import json
 import math
 import operator
 import re
@@ -29,9 +30,9 @@ COUNT_DATA = (
 )
 """Advice for a number of steps above `MAX_STEP`."""
 
-_POWERS = {"k": 10**3, "M": 10**6, "B": 10**9}
+_POWERS = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 
-_COUNT = re.compile(r"([0-9]{1,20})(\.[0-9]{1,20})?\s*([kMB])")
+_COUNT = re.compile(r"([0-9]{1,20})(\.[0-9]{1,20})?\s*([kMBT])")
 """A number with the letter of a power of 1000. K, m and b may mean 1024, a thousandth, a byte."""
 
 Count = int | str
@@ -169,6 +170,19 @@ def _parse_count(path: Path | str, text: str) -> int | float | str:
     if rest:
         raise ValueError(must(path, text, f"be a whole number; {letter} is {_POWERS[letter]}"))
     return number
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a text in JSON; say of an empty or incomplete text what it is."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        length = len(error.doc.rstrip())
+        if length == 0:
+            raise ValueError("the file is empty") from None
+        if error.msg.startswith("Unterminated") or error.pos >= length:
+            raise ValueError(f"the file ends too early: {error}") from None
+        raise
 
 
 def parse_number(text: str) -> int | float | str:

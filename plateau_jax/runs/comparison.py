@@ -131,7 +131,7 @@ def _peak_difference(
                     f"The run continues with {before}; to change it, call {owner.base_setter}(…) "
                     "after the load"
                 )
-            problem = f"{group} was saved with {before}, now {peak}"
+            problem = f"{group} was saved with a {owner.base_noun} of {before}, now {peak}"
             return _Difference(
                 owner.base_noun, problem, continues, is_warning=owner.keeps_saved_base
             )

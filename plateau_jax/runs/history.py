@@ -174,7 +174,7 @@ def _read_history(file: Path) -> list[_Entry]:
         ValueError: It is damaged, or was saved by a different version.
     """
     try:
-        state = _FORMAT.read(str(file), json.loads(file.read_text(encoding="utf-8")))
+        state = _FORMAT.read(str(file), checks.parse_json(file.read_text(encoding="utf-8")))
         if not isinstance(state["entries"], list):
             raise TypeError("its entries must be a list")
         return [_read_entry(file, entry) for entry in state["entries"]]
@@ -215,6 +215,9 @@ def _write_history(file: Path, history: Sequence[_Entry]) -> None:
         if file.exists():
             shutil.copymode(file, new)
         new.replace(file)
-    except BaseException:
+    except BaseException as error:
         new.unlink(missing_ok=True)
-        raise
+        if not isinstance(error, PermissionError):
+            raise
+        advice = "copy the file, if there is one, to a writable folder, and pass that path"
+        raise PermissionError(error.errno, f"{error.strerror}: {advice}", str(file)) from None

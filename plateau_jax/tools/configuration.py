@@ -4,7 +4,6 @@
 a page, every value is text.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -36,7 +35,7 @@ def curve_from_options(options: Mapping[str, Any]) -> Curve:
 def read_curve_file(name: str, content: bytes) -> Curve:
     """Build the curve that a file describes, in YAML if its name says so, else in JSON."""
     if Path(name).suffix.lower() not in (".yaml", ".yml"):
-        return Curve.from_dict(json.loads(content))
+        return Curve.from_dict(checks.parse_json(content))
     try:
         import yaml  # an optional dependency
     except ModuleNotFoundError:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from clocks.numpy_run import NumPyRun
 from clocks.step_run import StepRun
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 from support.clocks.holds import STAIRS, curves as held_curves, holds, metrics
 from support.clocks.rules import ONE_OF_EACH
 from support.curves.descriptions import build, descriptions, scaled
@@ -230,6 +230,7 @@ def follower_runs(draw):
     optimizer, key = draw(st.sampled_from(FOLLOWED))
     peaks = values if isinstance(key, str) else betas
     curves, drawn_peaks = draw(groups(draw(unscaled_curves), None, peaks))
+    assume(any(drawn_peaks))  # a follower warns if all are 0
     return FollowerRun(
         curves, drawn_peaks, key=key, make_value=draw(forms), optimizer_class=optimizer
     )

@@ -113,11 +113,12 @@ def test_options_that_do_not_parse(capsys, arguments, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "Expecting value"),
+        ("", "the file is empty"),
+        ('{"kind": "plateau", "total_', "the file ends too early"),
         ('{"kind": "plateau", "total_steps": 2e5}', "total_steps = 200000.0 must be an integer"),
         ('{"kind": "cooldown", "curve": ' * 100_000, "maximum recursion depth exceeded"),
     ],
-    ids=["empty", "wrong", "unfinished"],
+    ids=["empty", "cut off", "wrong", "nested"],
 )
 def test_wrong_json_file(tmp_path, capsys, text, message):
     path = tmp_path / "curve.json"
@@ -125,6 +126,27 @@ def test_wrong_json_file(tmp_path, capsys, text, message):
     error = error_of(capsys, "--from", str(path)).splitlines()[-1]
     assert f"{path}: " in error
     assert message in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("1000 --peak -1e-3", "peak = -0.001 must be 0, or a finite float32"),
+        ("1000 --pek 3", "unrecognized arguments: --pek 3"),
+        ("1000 --wsd --stage 5", "--wsd builds the stages: leave --stage out"),
+        ("1000 --plot -", "--plot writes a picture: give a file name, not -"),
+    ],
+)
+def test_error_is_one_line(capsys, arguments, message):
+    printed = error_of(capsys, *arguments.split())
+    assert printed.startswith(f"python -m plateau_jax: error: {message}")
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", ["--from -", "1000 --peak 1 --log -"])
+def test_closed_standard_input(capsys, monkeypatch, arguments):
+    monkeypatch.setattr("sys.stdin", None)
+    assert error_of(capsys, *arguments.split()).endswith("error: standard input is closed\n")
 
 
 def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):

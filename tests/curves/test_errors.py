@@ -57,7 +57,7 @@ def check_copies(error):
 
 NOT_INTEGERS = [True, np.True_, 10.5, None, nan, 3j, [10], Fraction(10)]
 NOT_COUNTS = ["k", ".5k", "1,5k", "-1k", "1e3k", "0x1B", "1_0k", "10kB", "9" * 5000 + "k"]
-NOT_NUMBERS_OF_STEPS = ["10%", "1e99999", "1e-999999999", "ten", "nan", "10K", "5m", "2b", "1.5T"]
+NOT_NUMBERS_OF_STEPS = ["10%", "1e99999", "1e-999999999", "ten", "nan", "10K", "5m", "2b", "1.5G"]
 NOT_PAIRS = [(50,), (50, 10, 5), 50, {85, 10}]
 NOT_PERCENTAGES = ["-1%", "100.0001%", "nan%", "inf%", "%", "2%%", "2 % 3", "1/2%", "2%\n."]
 NOT_SHAPES = ["x^2", "1 - x^2", "1-X^2", "(1-x)2", "1-x", "", "sqrt", "Linear", "t^-1", 2]

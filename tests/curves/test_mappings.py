@@ -27,9 +27,10 @@ BASE = PlateauCurve(1000, warmup_steps=50)
 PLAN = BatchPlan([(0, 4), (400, 8)])
 
 
-def optimizer_of(groups=1):
-    layers = [nn.Linear(2, 1, bias=False) for _ in range(groups)]
-    return torch.optim.SGD([{"params": layer.parameters()} for layer in layers], lr=0.5)
+def optimizer_of(number=1):
+    layers = [nn.Linear(2, 1, bias=False) for _ in range(number)]
+    groups = [{"params": layer.parameters()} for layer in layers]
+    return torch.optim.SGD(groups, lr=0.5, weight_decay=0.1)
 
 
 def train_step_with(curve):

@@ -67,13 +67,17 @@ def optax_weights(tx, weights, gradients):
 
 
 @pytest.mark.parametrize(
-    ("index", "optimizer_class", "weight_decay"),
-    [(0, torch.optim.AdamW, 0.01), (1, torch.optim.SGD, 0.1), (2, torch.optim.Adam, 0.1)],
+    ("name", "optimizer_class", "weight_decay"),
+    [
+        ("adamw", torch.optim.AdamW, 0.01),
+        ("sgd", torch.optim.SGD, 0.1),
+        ("adam", torch.optim.Adam, 0.1),
+    ],
 )
-def test_weight_decay_matches_torch(index, optimizer_class, weight_decay):
+def test_weight_decay_matches_torch(name, optimizer_class, weight_decay):
     make_optimizer = partial(optimizer_class, lr=LR, weight_decay=weight_decay)
     expected = torch_weights(make_optimizer, WEIGHTS, GRADIENTS)
-    weights = optax_weights(run("Weight decay", index).tx, WEIGHTS, GRADIENTS)
+    weights = optax_weights(getattr(run("Weight decay"), name), WEIGHTS, GRADIENTS)
     assert_equal_float64(weights, expected)
 
 

@@ -1,5 +1,6 @@
 """The history of a run in a file: what it accepts, and what it survives."""
 
+import errno
 import json
 import os
 import threading
@@ -97,12 +98,12 @@ def test_each_run_and_each_branch_has_an_entry(path):
 
 def test_override_is_an_entry_and_holds_from_its_step_on(path):
     check_resume_file(path, RECORD, 0)
-    message = "saved with 0.5, now 0.25. The run continues with 0.25"
+    message = "saved with a peak of 0.5, now 0.25. The run continues with 0.25"
     with pytest.warns(CurveWarning, match=message):
         check_resume_file(path, LOWER_PEAK, 40, strict=False)
     check_resume_file(path, LOWER_PEAK, 40)
     check_resume_file(path, LOWER_PEAK, 60)
-    with pytest.raises(ValueError, match=r"saved with 0\.25, now 0\.5"):
+    with pytest.raises(ValueError, match=r"saved with a peak of 0\.25, now 0\.5"):
         check_resume_file(path, RECORD, 60)
     check_resume_file(path, RECORD, 20)  # an earlier checkpoint, made under the old peak
     check_resume_file(path, RECORD, 60)
@@ -117,7 +118,7 @@ def test_run_with_a_clock_may_have_made_updates_at_step_0(path):
     held_at_lower_peak = resume_record(without_warmup, 0.25, rule)
     check_resume_file(path, held, 0)
     check_resume_file(path, held, 0)
-    with pytest.raises(ValueError, match=r"step 0: .* saved with 0\.5, now 0\.25"):
+    with pytest.raises(ValueError, match=r"step 0: .* saved with a peak of 0\.5, now 0\.25"):
         check_resume_file(path, held_at_lower_peak, 0)
     with pytest.warns(CurveWarning, match="saved with"):
         check_resume_file(path, held_at_lower_peak, 0, strict=False)
@@ -266,3 +267,17 @@ def test_run_that_lost_its_entry_cannot_resume(path):
     records.remove(kept)
     with pytest.raises(ValueError, match="cannot resume at step 40: it was saved with"):
         check_resume_file(path, records[0], 40)
+
+
+def test_folder_that_cannot_be_written(tmp_path):
+    path = tmp_path / "curve.json"
+    record = resume_record(PlateauCurve(100), 0.5)
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "curve.json.b87df")
+    with (
+        patch.object(Path, "replace", side_effect=denied),
+        pytest.raises(PermissionError) as caught,
+    ):
+        check_resume_file(path, record, 0)
+    assert caught.value.filename == str(path)
+    assert "copy the file" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

@@ -160,7 +160,7 @@ def test_records_of_groups():
     saved = through_json(records)
     check_resume(saved, records, 200)
     check_resume(through_json(records[:1]), records[0], 200)
-    with raises(ValueError, "group 0 was saved with 0.5, now 0.25"):
+    with raises(ValueError, "group 0 was saved with a peak of 0.5, now 0.25"):
         check_resume(saved, records[::-1], 200)
     changed = [records[0], resume_record(CURVE, 0.25)]
     with raises(ValueError, "the values of group 1 differ from step"):

@@ -62,7 +62,7 @@ def test_negative_peak():
     CurveScheduler(CURVE, -0.1)
 
 
-@raises(ValueError, "it was saved with 0.3, now 0.2", "strict=False to load_state_dict")
+@raises(ValueError, "it was saved with a peak of 0.3, now 0.2", "strict=False to load_state_dict")
 def test_update_that_consumed_nothing_has_used_the_peak():
     clock = DataClock(64)
     scheduler = CurveScheduler(CURVE, 0.3, clock=clock)

@@ -112,8 +112,13 @@ def resume(folder, before, after):
 @pytest.mark.parametrize(
     ("before", "after", "error", "part"),
     [
-        ({}, LOWER_PEAK, CurveWarning, r"saved with 0\.01, now 0\.005"),
-        (WITH_A_FILE, WITH_A_FILE | LOWER_PEAK, CurveWarning, r"saved with 0\.01, now 0\.005"),
+        ({}, LOWER_PEAK, CurveWarning, r"a peak of 0\.01, now 0\.005"),
+        (
+            WITH_A_FILE,
+            WITH_A_FILE | LOWER_PEAK,
+            CurveWarning,
+            r"a peak of 0\.01, now 0\.005",
+        ),
         ({}, LATE_WARMUP, ValueError, "differ from step 1 on"),
         (WITHOUT_A_CURVE, {}, CurveWarning, "without a curve"),
         (WITHOUT_A_CURVE, WITH_A_FILE, CurveWarning, "without a curve"),

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO, cast
 
 import numpy as np
 
@@ -71,6 +71,8 @@ def _check_options(options: argparse.Namespace) -> None:
             options.json and options.peak is not None
         ),
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
+        "--plot writes a picture: give a file name, not -": options.plot == Path("-"),
+        "--wsd builds the stages: leave --stage out": options.wsd and options.stages,
         f"--export {options.export} must end in .py or .json; for values, use --csv": (
             options.export is not None
             and options.export != "-"
@@ -172,8 +174,14 @@ def _read_curve(file: str) -> Curve:
 
 def _read_bytes(file: str) -> bytes:
     if file == "-":
-        return sys.stdin.buffer.read()
+        return _standard_input().read()
     return Path(file).read_bytes()
+
+
+def _standard_input() -> BinaryIO:
+    if cast(TextIO | None, sys.stdin) is None:
+        raise OSError("standard input is closed")
+    return sys.stdin.buffer
 
 
 def _text(options: argparse.Namespace, curves: list[Curve]) -> str:
@@ -181,7 +189,7 @@ def _text(options: argparse.Namespace, curves: list[Curve]) -> str:
     if options.json:
         return json.dumps(curves[0].to_dict())
     if options.log is not None:
-        log = sys.stdin.buffer if options.log == "-" else options.log
+        log = _standard_input() if options.log == "-" else options.log
         columns = {"step": options.step_column, "lr": options.lr_column}
         return str(compare_log(log, curves[0], options.peak, **columns))
     if options.compare:

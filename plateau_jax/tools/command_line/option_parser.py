@@ -1,8 +1,10 @@
 """The options of the command line."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from plateau_jax.shapes.known_shapes import SHAPES, SHAPES_ALLOWING_ZERO
 
@@ -22,15 +24,24 @@ examples:
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
 def command_line_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m plateau_jax`."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m plateau_jax",
         description="Print the segments of a learning-rate curve; draw it or write its values.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # --min-lr 1e-5, a learning rate, must not become --min-lr-ratio
     )
+    # So that -1e-3 counts as a value, too, not as an option.
+    parser._negative_number_matcher = re.compile(r"-\.?[0-9]")
     _add_plateau_curve(parser)
     _add_staged_curve(parser)
     _add_general_options(parser)

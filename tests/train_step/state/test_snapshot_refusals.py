@@ -142,7 +142,7 @@ def test_load_warns_of_a_peak_set_before_the_first_update():
     step = make_step()
     step.set_peak(0.5)
     with pytest.warns(
-        CurveWarning, match=r"saved with 0\.01.*, now 0\.5.* call train_step\.set_peak"
+        CurveWarning, match=r"saved with a peak of 0\.01.*, now 0\.5.* call train_step\.set_peak"
     ):
         step.load_state_dict(saved.state_dict())
     train(step, batches(1))
