@@ -207,3 +207,27 @@ def test_part_named_wait(tmp_path):
     with pytest.raises(TypeError, match=r"^wait = .* must be a bool; no part"):
         checkpoints.save(1, model=bare_linear(), wait=Part({}))
     assert not list(tmp_path.iterdir())
+
+
+def test_part_that_rejects_its_state_is_named(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, rows={"x": [0, 1, 2]}, wait=True)
+    loader = make_loader(range(8), 2, num_workers=0)
+    with pytest.raises(ValueError, match="is not the state of a loader") as caught:
+        checkpoints.load(rows=loader)
+    assert caught.value.__notes__ == ["The part 'rows' has rejected its state."]
+
+
+def test_random_state_of_a_different_generator(tmp_path):
+    """NumPy's own message is "state must be for a PCG64 RNG"."""
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, part={"x": 1}, wait=True)
+    usual = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(0))
+    try:
+        with pytest.raises(ValueError, match="PCG64") as caught:
+            checkpoints.load(part={"x": 1})
+        assert "random states of this process, pass partial=True" in caught.value.__notes__[0]
+        assert checkpoints.load(partial=True, part={"x": 1}) == 1
+    finally:
+        np.random.set_bit_generator(usual)

@@ -30,10 +30,10 @@ WEIGHTS, *GRADIENTS = np.random.default_rng(0).normal(size=(9, 50)) * np.logspac
 assert_equal_float64 = partial(assert_allclose, rtol=1e-12, atol=1e-14)
 
 
-def run(heading, index=0):
-    """Run one of the programs in a section of the page; return its names."""
+def run(heading):
+    """Run the first program in a section of the page; return its names."""
     names = {}
-    exec(section_named(heading).code_in("python")[index], names)
+    exec(section_named(heading).code_in("python")[0], names)
     return SimpleNamespace(**names)
 
 

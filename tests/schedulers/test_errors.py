@@ -313,3 +313,9 @@ def test_follower_warns_of_a_different_curve():
     with pytest.warns(CurveWarning, match="differ from step 6 on.* at step 40 of"):
         new.scheduler.load_state_dict(old.scheduler.state_dict())
     assert new.scheduler.curve_step == 40
+
+
+def test_long_key_is_shortened():
+    with pytest.raises(ValueError, match="has no xxx") as caught:
+        follow(optimizer_with([0.5]), "x" * 100_000, CURVE)
+    assert len(str(caught.value)) < 300

@@ -68,9 +68,10 @@ class GroupOption(NamedTuple):
     item: int | None = None
 
     def __str__(self) -> str:
+        name = checks.short_text(self.name)
         if self.item is None:
-            return self.name
-        return f"{self.name}[{self.item}]"
+            return name
+        return f"{name}[{self.item}]"
 
     @property
     def base_key(self) -> str:

@@ -2,7 +2,8 @@
 
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -201,8 +202,8 @@ class Checkpoints:
                 - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             UnpicklingError: The class of a tensor is not in torch's list of safe globals.
-            Exception: The error that a part raises if it rejects its state, or a generator if it
-                rejects its random state.
+            Exception: The error that a part raises if it rejects its state, with a note that names
+                the part; or a generator if it rejects its random state.
 
         Warns:
             CurveWarning: The checkpoint has parts that were not passed, and `partial` is False.
@@ -241,11 +242,15 @@ class Checkpoints:
             if not partial:
                 _warn_of_left_out_parts(saved, names)
             for name, part in parts_by_name.items():
-                collective_call(lambda part=part, name=name: parts.set_state(part, states[name]))
+                with _noting(f"The part {name!r} has rejected its state."):
+                    collective_call(
+                        lambda part=part, name=name: parts.set_state(part, states[name])
+                    )
             # Last, because a part may draw random numbers while it loads its state.
             random_states = states.get(parts.RANDOM_STATES_PART)
             if random_states is not None:
-                set_states_of_process(random_states)
+                with _noting("To keep the random states of this process, pass partial=True."):
+                    set_states_of_process(random_states)
             return saved.step
 
     def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
@@ -399,6 +404,16 @@ class _RankMessage(NamedTuple):
     """The `parts.schedule_entries`."""
     save_id: str
     """The id of the save; all ranks use that of rank 0."""
+
+
+@contextmanager
+def _noting(note: str) -> Generator[None]:
+    """Add a note to an error."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(note)
+        raise
 
 
 def _check_step(step: int | None) -> int | None:
