@@ -13,7 +13,7 @@ from support.raises import raises
 from torch.nn import Linear
 from torch.optim import SGD
 
-from torch_bridge import Checkpoints
+from torch_bridge import Checkpoints, make_loader
 
 
 def bare_linear():

@@ -242,10 +242,9 @@ class Checkpoints:
             if not partial:
                 _warn_of_left_out_parts(saved, names)
             for name, part in parts_by_name.items():
+                state = states[name]
                 with _noting(f"The part {name!r} has rejected its state."):
-                    collective_call(
-                        lambda part=part, name=name: parts.set_state(part, states[name])
-                    )
+                    collective_call(lambda part=part, state=state: parts.set_state(part, state))
             # Last, because a part may draw random numbers while it loads its state.
             random_states = states.get(parts.RANDOM_STATES_PART)
             if random_states is not None:
