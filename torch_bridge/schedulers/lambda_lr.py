@@ -79,15 +79,18 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
             is given, but not the peak, in `initial_lr`, or the `count` of the `DataClock`.
 
     Warns:
-        CurveWarning: A group has a factor of its learning rate that only other schedulers read,
-            such as timm's `lr_scale`. Or `last_epoch` lies past the end of every curve. Or, before
-            an update: the `lr` of a group is neither
-            its `initial_lr` nor what a scheduler wrote last; the optimizer was loaded, but this
-            scheduler starts at step 0 without its state; `step()` is called at least 1.5 times as
-            often as the optimizer's (update 57), or at most a tenth as often (update 168), or
-            never, and every learning rate is 0 (update 168); the unit is so large that the curve
-            stays at 0 (update 168). Or, in a step: training continues far past the end of the
-            curve, or a new group has an `lr` other than its `initial_lr`.
+        CurveWarning: When you build it, if a group has a factor of its learning rate that only
+            other schedulers read, such as timm's `lr_scale`, or if `last_epoch` lies past the end
+            of every curve. Before an update, if:
+
+            - the `lr` of a group is neither its `initial_lr` nor what a scheduler wrote last;
+            - the optimizer was loaded, but this scheduler starts at step 0 without its state;
+            - update 57: `step()` is called at least 1.5 times as often as the optimizer's;
+            - update 168: `step()` is called at most a tenth as often; or never, and every learning
+              rate is 0; or the unit is so large that the curve stays at 0.
+
+            In a step, if training continues far past the end of the curve, or if a new group has an
+            `lr` other than its `initial_lr`.
         UserWarning: As in torch: the scheduler is stepped before the optimizer.
 
     >>> import torch

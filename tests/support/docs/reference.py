@@ -58,9 +58,13 @@ def _indent_items(parent: griffe.Object | griffe.Alias) -> None:
 
 
 def _entry(value: griffe.Object | griffe.Alias) -> str:
+    described: list[str] = []
+    for section in value.docstring.parsed if value.docstring else ():
+        if isinstance(section, griffe.DocstringSectionAttributes):
+            described = [f"!^{attribute.name}$" for attribute in section.value]
     options: ConfigDict = {
         **default_config,
-        "filters": [r"!^_(?!_call__$)"],
+        "filters": [r"!^_(?!_call__$)", *described],
         "inherited_members": value.name not in CURVES,
         "line_length": 88,
         "members_order": "source",
