@@ -27,7 +27,13 @@ from transformers import (
     get_wsd_schedule,
 )
 
-from plateau_jax import PlateauCurve, StagedCurve
+from plateau_jax import (
+    PlateauCurve,
+    StagedCurve,
+    check_resume,
+    optax_schedule,
+    resume_record,
+)
 from torch_bridge import lambda_lr
 
 PEAK = 3e-4
@@ -82,6 +88,10 @@ IN_OPTAX = {
 }
 
 
+def in_jax(warmup, total):
+    return optax_schedule(PlateauCurve(total, warmup_steps=warmup), PEAK)
+
+
 class TorchRun:
     """Updates of one parameter under a scheduler."""
 
@@ -125,6 +135,21 @@ class OptaxRun:
         self.count = saved
 
 
+class CheckedRun(OptaxRun):
+    """The same with a record of the curve, which is compared."""
+
+    def __init__(self, build, warmup, total):
+        super().__init__(build, warmup, total)
+        self.record = resume_record(PlateauCurve(total, warmup_steps=warmup), PEAK)
+
+    def save(self):
+        return self.count, self.record
+
+    def load(self, saved):
+        self.count, record = saved
+        check_resume(record, self.record, self.count)
+
+
 def resume(make_run, changed):
     """Resume under a changed schedule; return a cell of the table."""
     run = make_run(*PLANNED)
@@ -156,7 +181,13 @@ def main() -> None:
     packages = ("torch", "transformers", "optax")
     print(", ".join(f"{package} {version(package)}" for package in packages))
     print(f"| | {' | '.join(CHANGES)} |\n|---|---|---|")
-    for runs, schedules in ((TorchRun, IN_TORCH), (OptaxRun, IN_OPTAX), (TorchRun, HERE)):
+    for runs, schedules in (
+        (TorchRun, IN_TORCH),
+        (OptaxRun, IN_OPTAX),
+        (TorchRun, HERE),
+        (OptaxRun, {"`optax_schedule`, cosine, alone": in_jax}),
+        (CheckedRun, {"`optax_schedule`, cosine, with `check_resume`": in_jax}),
+    ):
         for name, build in schedules.items():
             cells = []
             for changed in CHANGES.values():
