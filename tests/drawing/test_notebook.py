@@ -131,3 +131,11 @@ def test_text_and_axes_use_page_colour():
     assert {text.text for text in texts} == {"0", "500", "1000", "1", "0.5"}
     assert {text.get("fill") for text in texts} == {"currentColor"}
     assert {line.get("stroke") for line in shown.elements("line")} == {"currentColor"}
+
+
+def test_text_lies_inside_the_picture():
+    shown = ParsedHtml(TWO_PLATEAUS)
+    left, top, width, height = map(float, shown.svg.get("viewBox").split())
+    for text in shown.elements("text"):
+        assert left <= float(text.get("x")) <= left + width
+        assert top <= float(text.get("y")) <= top + height

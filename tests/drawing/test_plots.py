@@ -195,6 +195,12 @@ def test_plot_of_many_stages_stays_small(ax):
         assert len(line.get_xdata()) <= 3001
 
 
+def test_plot_of_many_long_stages_stays_small(ax):
+    plot(StagedCurve.through((100 * index, index % 2) for index in range(1500)), ax=ax)
+    (line,) = ax.lines
+    assert len(line.get_xdata()) <= 2 * 1500 + 1001
+
+
 @examples(10)
 @given(st.lists(descriptions(range(7)), min_size=2, max_size=5))
 def test_legend_names_every_curve_without_squeezing_the_axes(cases):
@@ -265,6 +271,16 @@ def test_lines_and_spans_differ_without_colour(ax):
 @raises(ValueError, "there is no curve")
 def test_no_curves():
     plot()
+
+
+@raises(TypeError, "curves[0] = 'curve.json' must be a")
+def test_name_of_a_file():
+    plot("curve.json")
+
+
+@raises(TypeError, "curves[0] = array(", "must be a")
+def test_array_without_dimensions():
+    plot(np.array(CURVE, object))
 
 
 @raises(ValueError, "peak_value = -1.0")

@@ -20,6 +20,7 @@ from support.golden.curves import CURVES
 from support.schedulers.runs import peaks
 
 from plateau_jax import Curve, PlateauCurve, StagedCurve
+from plateau_jax.tools.export.rows import hexadecimal
 from plateau_jax.tools.export.vectors import vectors_as_json
 
 PEAK = 3e-4
@@ -38,6 +39,11 @@ def written(*curves, peak=PEAK):
 def bits_of(number):
     (bits,) = struct.unpack("<I", struct.pack("<f", number))
     return bits
+
+
+@given(st.integers(-(2**62), 2**62))
+def test_integers_are_read_back_with_their_sign(value):
+    assert int(hexadecimal(value), 0) == value
 
 
 @examples(20)

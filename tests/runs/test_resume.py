@@ -239,3 +239,14 @@ def test_record_has_the_shortest_decimal_of_the_peak(peak):
         shorter = Context(prec=max(digits - 1, 1), rounding=rounding).create_decimal(peak)
         with np.errstate(over="ignore"):
             assert digits == 1 or np.float32(float(shorter)) != peak
+
+
+def test_damaged_record_is_named_by_its_group():
+    now = [resume_record(CURVE), resume_record(STAGES)]
+    saved = through_json(now)
+    del saved[1]["curve"]
+    with raises(ValueError, "group 1 of ", "curve"):
+        check_resume(saved, now, 0)
+    with raises(ValueError, "saved") as caught:
+        check_resume(saved[1:], now[1:], 0)
+    assert "group" not in str(caught.value)

@@ -12,6 +12,7 @@ from support.docs.pages import assert_printed, program_named
 from support.raises import raises
 
 from plateau_jax import CurveScheduler, DataClock, PlateauCurve, StagedCurve
+from plateau_jax.runs.schedules import Schedules
 
 CURVE = PlateauCurve(200, warmup_steps=10, plateaus=[(0, 60)])
 
@@ -95,3 +96,32 @@ def test_state_of_a_different_number_of_groups(scheduler, number):
 @raises(ValueError, "updates = -1", at_least(0))
 def test_negative_number_of_updates(scheduler):
     scheduler.load_state_dict(scheduler.state_dict() | {"updates": -1})
+
+
+class CountedCurve:
+    """A curve that counts the steps at which it is evaluated."""
+
+    def __init__(self):
+        self.evaluated = []
+
+    def __call__(self, steps):
+        self.evaluated.append(len(steps))
+        return CURVE(steps)
+
+
+@pytest.mark.parametrize("leap", [1, 2, 50])
+def test_near_steps_are_computed_together(leap):
+    curve = CountedCurve()
+    schedules = Schedules([curve], [1.0])
+    for step in range(0, 100 * leap, leap):
+        assert schedules.values_at(step) == [CURVE(step)]
+    assert len(curve.evaluated) <= 1 + 100 * leap // min(curve.evaluated)
+
+
+def test_far_steps_are_computed_alone():
+    curve = CountedCurve()
+    schedules = Schedules([curve], [1.0])
+    schedules.values_at(0)
+    for step in range(10**6, 10**7, 10**6):
+        assert schedules.values_at(step) == [CURVE(step)]
+    assert curve.evaluated[1:] == [1] * 9
