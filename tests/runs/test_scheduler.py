@@ -113,9 +113,10 @@ class CountedCurve:
 def test_near_steps_are_computed_together(leap):
     curve = CountedCurve()
     schedules = Schedules([curve], [1.0])
-    for step in range(0, 100 * leap, leap):
+    for step in range(0, 10_000, leap):
         assert schedules.values_at(step) == [CURVE(step)]
-    assert len(curve.evaluated) <= 1 + 100 * leap // min(curve.evaluated)
+    assert len(curve.evaluated) > 1
+    assert min(curve.evaluated) > 1000
 
 
 def test_far_steps_are_computed_alone():
