@@ -36,6 +36,8 @@ def read_curve_file(name: str, content: bytes) -> Curve:
     """Build the curve that a file describes, in YAML if its name says so, else in JSON."""
     if Path(name).suffix.lower() not in (".yaml", ".yml"):
         return Curve.from_dict(checks.parse_json(content))
+    if not content.strip():
+        raise ValueError("the file is empty")
     try:
         import yaml  # an optional dependency
     except ModuleNotFoundError:

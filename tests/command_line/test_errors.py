@@ -66,6 +66,7 @@ def test_wrong_arguments(folder, capsys, arguments, message):
             "kind: plateau\ntotal_steps: 100\nmin_lr_ratio: 1e-2",  # PyYAML reads 1e-2 as text
             "min_lr_ratio = '1e-2' must be a number, not text: write 0.01",
         ),
+        ("\n", "the file is empty"),
         ("a: !!python/name:os.system", "this is not YAML: could not determine a constructor"),
     ],
 )

@@ -68,6 +68,17 @@ def test_full_disk_is_one_line(options):
     assert line.endswith(b"error: [Errno 28] No space left on device")
 
 
+@pytest.mark.parametrize("options", [[], ["--csv", "-"], ["--csv", "new.csv"]])
+def test_closed_standard_output_is_one_line(options, tmp_path):
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh"]
+    command = [*shell, *COMMAND, "9", *options]
+    process = subprocess.run(command, stderr=subprocess.PIPE, cwd=tmp_path)
+    assert process.returncode == 2
+    (line,) = process.stderr.splitlines()
+    assert line.endswith(b"error: standard output is closed")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_closed_pipe_is_not_an_error():
     reader, writer = os.pipe()
     os.close(reader)

@@ -42,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.design:
             _serve_design_page(options)
             return 0
+        if sys.__stdout__ is None:
+            raise OSError("standard output is closed")
         curves = _build_curves(options)
         text = _text(options, curves)
         _write_files(options, curves)
