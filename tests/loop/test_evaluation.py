@@ -181,6 +181,11 @@ def test_no_batches(net):
     evaluate(net, [], mean_loss)
 
 
+def test_swapped_model_and_batches(net):
+    with pytest.raises(TypeError, match=r"^model = .* must be a torch.nn.Module"):
+        evaluate([torch.ones(2)], net, lambda model, batch: batch)
+
+
 @pytest.mark.parametrize(
     ("losses", "part"),
     [

@@ -62,6 +62,11 @@ def test_negative_initial_updates(model, optimizer):
     TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=-1)
 
 
+@raises(TypeError, "model = SGD", "must be a torch.nn.Module")
+def test_swapped_model_and_optimizer(model):
+    TrainStep(torch.optim.SGD(model.parameters()), model, mean_loss, CURVE)
+
+
 @raises(TypeError, "loss_fn = None", "callable")
 def test_no_loss_function(model, optimizer):
     TrainStep(model, optimizer, None, CURVE)

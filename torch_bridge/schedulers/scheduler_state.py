@@ -130,7 +130,9 @@ def check_values(state: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError, ValueError: An entry has a wrong type, or a list a wrong length.
     """
-    last = [float(as_number(value)) for value in state["_last_lr"]]
+    last = state["_last_lr"]
+    if isinstance(last, list | tuple):
+        last = [float(as_number(value)) for value in cast("list[Any]", last)]
     bases, in_charge = state["base_lrs"], state["in_charge"]
     num_groups = len(state.get("records", bases))
     for name, values in (("_last_lr", last), ("in_charge", in_charge)):

@@ -15,7 +15,7 @@ from torch_bridge.training.distributed.processes import in_lockstep
 from torch_bridge.training.train_step.loss import (
     Loss,
     LossFunction,
-    check_loss_fn,
+    check_model_and_loss_fn,
     check_same_form,
     check_weight,
     is_pair,
@@ -101,7 +101,7 @@ def evaluate(
     >>> evaluate(model, [torch.ones(4, 2), torch.ones(1, 2)], loss_fn)
     1.0
     """
-    check_loss_fn(loss_fn)
+    check_model_and_loss_fn(model, loss_fn)
     device = torch.device("cpu")
     first_parameter = next(iter(model.parameters()), None)
     if first_parameter is not None:

@@ -24,12 +24,14 @@ _MEANING = (
 _TORCH_LOSS_MODULES = ("torch.nn.modules.loss", "torch.nn.functional")
 
 
-def check_loss_fn(loss_fn: Any) -> None:
-    """Check that `loss_fn` can be called, and is not one of torch's criteria.
+def check_model_and_loss_fn(model: Any, loss_fn: Any) -> None:
+    """Check that the model is a module, and that `loss_fn` is a function of a model.
 
     Raises:
-        TypeError: It cannot be called, or is such a criterion.
+        TypeError: It is not a module; or `loss_fn` cannot be called, or is one of torch's criteria.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(checks.must("model", model, "be a torch.nn.Module"))
     if not callable(loss_fn):
         raise TypeError(checks.must("loss_fn", loss_fn, "be callable"))
     function = loss_fn

@@ -20,7 +20,7 @@ from torch_bridge.training.distributed.parallelism import FSDPParallelism
 from torch_bridge.training.distributed.plain_names import load_plain_state
 from torch_bridge.training.train_step.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.train_step.gradients import check_max_norm
-from torch_bridge.training.train_step.loss import LossFunction, check_loss_fn, parse_loss
+from torch_bridge.training.train_step.loss import LossFunction, check_model_and_loss_fn, parse_loss
 from torch_bridge.training.train_step.loss_call import Carry, LossCall
 from torch_bridge.training.train_step.optimizer_checks import (
     as_sequence,
@@ -162,11 +162,11 @@ class TrainStep:
         has_aux: bool = False,
         advise: bool = True,
     ) -> None:
+        check_model_and_loss_fn(model, loss_fn)
         check_model(model)
         checks.one_of("synchronize", synchronize, get_args(Synchronize))
         checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
         check_max_norm(max_norm)
-        check_loss_fn(loss_fn)
 
         parallelism = parallelism_of(model, every_micro_batch=synchronize == "micro")
         chains = [nested_optimizers(item) for item in as_sequence(optimizer)]
