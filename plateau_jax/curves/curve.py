@@ -68,7 +68,8 @@ class Curve(Storable):
         depth = max((1 + parent._depth for parent in parents), default=0)
         # Python's recursion limit would let a deeper curve be saved, but not be loaded.
         if depth > _MAX_DEPTH:
-            raise ValueError(f"derived curves are nested {depth} deep; at most {_MAX_DEPTH} may be")
+            problem = f"curves are nested {depth} deep, at most {_MAX_DEPTH} may be"
+            raise ValueError(f"{problem}: join many in halves, a.then(b).then(c.then(d))")
         exact = tuple(exact_segments.drop_empty([*segments]))
         # Without `vars`, a frozen dataclass allows no assignment.
         vars(self).update(

@@ -155,6 +155,25 @@ def test_deepest_as_a_continuation(deepest):
     CURVE.then(deepest)
 
 
+def joined(curves):
+    """Join curves as the error advises."""
+    if len(curves) == 1:
+        return curves[0]
+    middle = len(curves) // 2
+    return joined(curves[:middle]).then(joined(curves[middle:]))
+
+
+def test_many_curves_are_joined_in_halves():
+    cycle = PlateauCurve(10, warmup_steps=2)
+    one_by_one = cycle
+    with raises(ValueError, "nested 65 deep", "join many in halves"):
+        for _ in range(66):
+            one_by_one = one_by_one.then(cycle)
+    many = joined([cycle] * 1000)
+    steps = np.arange(10_000)
+    np.testing.assert_array_equal(many(steps), cycle(steps % 10))
+
+
 # Long values.
 
 
