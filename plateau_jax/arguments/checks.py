@@ -182,7 +182,7 @@ def parse_json(text: str | bytes) -> Any:
             raise ValueError("the file is empty") from None
         if error.msg.startswith("Unterminated") or error.pos >= length:
             raise ValueError(f"the file ends too early: {error}") from None
-        raise
+        raise ValueError(f"this is not JSON: {error}") from None
 
 
 def parse_number(text: str) -> int | float | str:
