@@ -3,6 +3,7 @@
 import re
 import warnings
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,7 +14,11 @@ from support.raises import raises
 from torch.nn import Linear
 from torch.optim import SGD
 
-from torch_bridge import Checkpoints, make_loader
+from plateau_jax import PlateauCurve
+from torch_bridge import Checkpoints, lambda_lr, make_loader
+from torch_bridge.training.checkpointing import parts
+from torch_bridge.training.checkpointing.states import split_state
+from torch_bridge.training.distributed import processes
 
 
 def bare_linear():
@@ -231,3 +236,16 @@ def test_random_state_of_a_different_generator(tmp_path):
         assert checkpoints.load(partial=True, part={"x": 1}) == 1
     finally:
         np.random.set_bit_generator(usual)
+
+
+def test_only_schedules_must_agree_between_ranks():
+    """A part of the program's own may have the name of one of their entries."""
+    scheduler = lambda_lr(SGD(bare_linear().parameters(), lr=0.5), PlateauCurve(100))
+    states = {
+        "scheduler": split_state("scheduler", scheduler.state_dict(), torch.clone),
+        "hold": split_state("hold", {"updates": 3}, torch.clone),
+    }
+    with patch.object(processes, "world_size", return_value=2):
+        entries = parts.schedule_entries(states)
+    assert entries["scheduler.last_epoch"] == "0"
+    assert {path.partition(".")[0] for path in entries} == {"scheduler"}

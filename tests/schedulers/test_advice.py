@@ -171,8 +171,8 @@ def test_end_at_0_is_past_after_ten_steps_and_one_percent(total, unit):
 def test_floor_is_past_at_ten_times_the_steps(total):
     """And after 1000 updates at the floor."""
     floor = [PlateauCurve(total, min_lr_ratio=0.1), SHORT]
-    for step in (10 * total, 10 * total + 20, 1001 * total, 1002 * total):
-        for updates in (step, step // 7):
+    for step in (10 * total, 10 * total + 20, 11 * total, 1001 * total, 1002 * total):
+        for updates in (step, step // 7, 1000, 1100, 1101):  # at 11 · total, 10/11 are at the floor
             is_past = step > 10 * total and updates * (step - total) / step > 1000
             assert bool(end_message(floor, None, step, updates, "lambda_lr")) == is_past
 
