@@ -74,7 +74,7 @@ class GroupScheduler(LRScheduler):
     lr_lambdas: list[Any]
     """The curve of each group."""
     base_lrs: list[Any]
-    """The base of each group, in float32: of a `lambda_lr`, its peak."""
+    """The base of each group, in float32; the base of a `lambda_lr` is the peak."""
 
     def __init__(
         self,

@@ -282,8 +282,24 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
                 scheduler. Nothing was changed.
 
         Warns:
-            CurveWarning: As above. Or the saved peaks, with which the run continues, differ from
-                those that the scheduler was built with, and `set_peak` did not set them.
+            CurveWarning: The curve or the clock differs, and `strict` is False. Or the saved peaks,
+                with which the run continues, differ from those that the scheduler was built with,
+                and `set_peak` did not set them.
+
+        >>> import torch
+        >>> from torch_bridge import StagedCurve, lambda_lr
+        >>> def build(curve):
+        ...     optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+        ...     return lambda_lr(optimizer, curve)
+        >>> curve = StagedCurve.wsd(1000, warmup_steps=100, decay_steps=200)
+        >>> scheduler = build(curve)
+        >>> for _ in range(400):
+        ...     scheduler.optimizer.step()
+        ...     scheduler.step()
+        >>> branch = build(curve.cooldown(400, 100))
+        >>> branch.load_state_dict(scheduler.state_dict())
+        >>> branch.curve_step
+        400
         """
         if strict is None:
             strict = self.strict
