@@ -66,10 +66,14 @@ IN_TORCH = {
         optimizer, warmup, 2_000, num_training_steps=total
     ),
 }
+
+
+def cosine(warmup, total):
+    return PlateauCurve(total, warmup_steps=warmup)
+
+
 HERE = {
-    "`lambda_lr`, cosine": lambda optimizer, warmup, total: lambda_lr(
-        optimizer, PlateauCurve(total, warmup_steps=warmup)
-    ),
+    "`lambda_lr`, cosine": lambda optimizer, *lengths: lambda_lr(optimizer, cosine(*lengths)),
     "`lambda_lr`, WSD": lambda optimizer, warmup, total: lambda_lr(
         optimizer, StagedCurve.wsd(total, warmup_steps=warmup, decay_steps=2_000)
     ),
@@ -89,7 +93,7 @@ IN_OPTAX = {
 
 
 def in_jax(warmup, total):
-    return optax_schedule(PlateauCurve(total, warmup_steps=warmup), PEAK)
+    return optax_schedule(cosine(warmup, total), PEAK)
 
 
 class TorchRun:
@@ -140,7 +144,7 @@ class CheckedRun(OptaxRun):
 
     def __init__(self, build, warmup, total):
         super().__init__(build, warmup, total)
-        self.record = resume_record(PlateauCurve(total, warmup_steps=warmup), PEAK)
+        self.record = resume_record(cosine(warmup, total), PEAK)
 
     def save(self):
         return self.count, self.record

@@ -223,9 +223,9 @@ def _reject_traced(path: Path | str, value: Any, advice: str = _BUILT_OUTSIDE) -
         raise TypeError(Message(path, f"{problem}: {advice}"))
 
 
-def _unwrap_scalar(path: Path | str, value: Any) -> Any:
+def _unwrap_scalar(path: Path | str, value: Any, advice: str = _BUILT_OUTSIDE) -> Any:
     """Return the NumPy scalar in an array without dimensions; any other value unchanged."""
-    _reject_traced(path, value)
+    _reject_traced(path, value, advice)
     # NumPy's or JAX's; a masked value would become 0.
     if getattr(value, "ndim", None) == 0 and not hasattr(value, "mask"):
         return np.asarray(value)[()]
@@ -302,8 +302,7 @@ def is_ordered(value: Any) -> bool:
 
 def peak(path: Path | str, value: Any) -> np.float32:
     """Return a peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶ and finite."""
-    _reject_traced(path, value, _SCHEDULED)
-    value = _unwrap_scalar(path, value)
+    value = _unwrap_scalar(path, value, _SCHEDULED)
     lr = _to_float(value)
     if lr is None:
         raise TypeError(must(path, value, "be a number"))

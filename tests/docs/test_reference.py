@@ -5,8 +5,8 @@ import re
 from typing import get_type_hints
 
 from docs.public_names import PUBLIC_NAMES, methods_of
-from support.docs.pages import REFERENCE, ROOT
-from support.docs.reference import chapters
+from support.docs.pages import ROOT
+from support.docs.reference import chapters, listed
 
 from plateau_jax.tools.command_line.option_parser import command_line_parser
 
@@ -18,12 +18,8 @@ def test_chapters_are_written_from_the_docstrings():
 
 
 def test_index_lists_every_public_name():
-    index = (REFERENCE / "index.md").read_text(encoding="utf-8")
-    listed: list[str] = []
-    for part in index.split("\n## ")[1:]:
-        package, _, items = part.partition("\n")
-        listed.extend(f"{package}.{name}" for name in re.findall(r"\[(\w+)\]\(\w+\.md#", items))
-    assert sorted(listed) == sorted(PUBLIC_NAMES)
+    names = [f"{package}.{name}" for package, _, names in listed() for name in names]
+    assert sorted(names) == sorted(PUBLIC_NAMES)
 
 
 def test_public_names_have_runnable_examples():

@@ -113,6 +113,19 @@ def test_peak_that_is_not_rounded_shows():
     assert bits_of(3e-4 * entry["vectors"][0]["multiplier"]) == 0x38BCBE62
 
 
+# Ports.
+
+PORTED = ["wsd", "plateau_one_step", "nested", "cooldown_power_from_start"]
+"""The curves that the ports compute."""
+
+
+def path_of_compiler(name):
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"there is no {name}")
+    return path
+
+
 # A port to C.
 
 
@@ -163,8 +176,7 @@ def test_page_has_the_bits_of_hard_integers():
 @pytest.mark.parametrize("command", ["cc -std=c11", "c++ -x c++ -std=c++17"])
 def test_c_file_rounds_each_integer_once(command, tmp_path):
     """In C++, `ldexp` of a float returns a float."""
-    if shutil.which(command.split()[0]) is None:
-        pytest.skip("there is no compiler")
+    compiler, *options = command.split()
     integers = hard_integers()
     rows = [[step, 0, step] for step in range(len(integers))]
     pieces = [[exponent, hex(value)] for value, exponent, _ in integers]
@@ -173,7 +185,7 @@ def test_c_file_rounds_each_integer_once(command, tmp_path):
     source = tmp_path / "schedule.c"
     source.write_text(c_file(vectors) + MAIN)
     program = tmp_path / "schedule"
-    subprocess.run([*command.split(), source, "-o", program, "-lm"], check=True)
+    subprocess.run([path_of_compiler(compiler), *options, source, "-o", program, "-lm"], check=True)
     steps = "".join(f"{step} 1.0\n" for step, *_ in rows)
     run = subprocess.run([program], input=steps, capture_output=True, text=True, check=True)
     _, *lines = run.stdout.splitlines()
@@ -181,12 +193,10 @@ def test_c_file_rounds_each_integer_once(command, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wsd", "plateau_one_step", "nested", "cooldown_power_from_start"])
+@pytest.mark.parametrize("name", PORTED)
 @pytest.mark.parametrize("options", [["-O2"], ["-O3", "-ffast-math"]], ids=" ".join)
 def test_c_file_has_the_same_bits(name, options, tmp_path):
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
+    compiler = path_of_compiler("cc")
     vectors = tmp_path / "vectors.json"
     vectors.write_text(text_of(CURVES[name]))
     source = tmp_path / "schedule.c"
@@ -210,12 +220,10 @@ def test_c_file_has_the_same_bits(name, options, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wsd", "plateau_one_step", "nested", "cooldown_power_from_start"])
+@pytest.mark.parametrize("name", PORTED)
 @pytest.mark.parametrize("options", [["-O"], ["-C", "overflow-checks=on"]], ids=" ".join)
 def test_rust_program_has_the_same_bits(name, options, tmp_path):
-    compiler = shutil.which("rustc")
-    if compiler is None:
-        pytest.skip("there is no Rust compiler")
+    compiler = path_of_compiler("rustc")
     section = section_named("Write a port")
     (rust,) = section.code_in("rust")
     (table,) = [block.code for block in section.blocks if block.file == "table_in_rust.py"]

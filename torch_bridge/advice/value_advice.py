@@ -33,6 +33,8 @@ def value_messages(
     step: int,
     groups: Sequence[dict[str, Any]],
     schedules: Schedules,
+    setter: str,
+    all_bases: Sequence[float],
 ) -> Iterator[str]:
     """Yield the warnings that are due about groups of an optimizer that a scheduler has not met.
 
@@ -45,6 +47,8 @@ def value_messages(
         step: The step of the curve that gives the next update its value.
         groups: The groups.
         schedules: Their curves and bases.
+        setter: The method that sets bases, such as "scheduler.set_peak".
+        all_bases: The bases that it takes: those of all optimizers.
     """
     has_scheduler = hasattr(optimizer.step, "_wrapped_by_lr_sched")
     if option.name == "lr" and has_scheduler and option not in written_values(optimizer):
@@ -63,13 +67,12 @@ def value_messages(
             continue
         index = next(i for i, other in enumerate(groups_of(optimizer)) if other is group)
         shown, shown_base, key = f"{value:.8g}", shortest_decimal(base), option.base_key
-        setter = "set_peak" if option.name == "lr" else "set_base_value"
-        bases = one_if_equal([*map(shortest_decimal, schedules.bases)])
+        bases = one_if_equal([*map(shortest_decimal, all_bases)])
         yield (
             f"param_groups[{index}] has {option} = {shown}, but its {key} = {shown_base}, so the "
             f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before the '
             f"scheduler is built or the group is added. To schedule {shown_base}, call "
-            f"scheduler.{setter}({bases}). To resume a run, load the scheduler's state. If one of "
+            f"{setter}({bases}). To resume a run, load the scheduler's state. If one of "
             f"torch's schedulers wrote {option}, nothing is wrong"
         )
 

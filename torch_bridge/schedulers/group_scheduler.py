@@ -6,7 +6,7 @@ A scheduler looks for new groups, and for what the program has written into its 
 stepped, when its state is loaded or a base set. Reading changes nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import is_
 from typing import Any, ClassVar, cast
@@ -129,8 +129,7 @@ class GroupScheduler(LRScheduler):
                     f"last_epoch = {last_epoch} lies past the end of the curve, at total_steps = "
                     f"{total}: last_epoch is the number of updates so far, minus 1"
                 )
-            messages = value_messages(optimizer, option, self.curve_step, present, schedules)
-            message = next(messages, "")
+            message = next(self._value_messages(schedules), "")
             was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
         self._groups: list[dict[str, Any]] = []
         """The groups, as of the last call of `_accept`; removed ones are forgotten."""
@@ -406,11 +405,20 @@ class GroupScheduler(LRScheduler):
         """Follow the groups and lists as the program has left them; an error changes nothing."""
         schedules = self._read_schedules()
         if self._stop_counting is not None and self._has_written():  # into all but new groups
-            for message in value_messages(
-                self.optimizer, self._option, self.curve_step, self._present(), schedules
-            ):
+            for message in self._value_messages(schedules):
                 warn(message)
         self._accept(schedules)
+
+    def _value_messages(self, schedules: Schedules) -> Iterator[str]:
+        return value_messages(
+            self.optimizer,
+            self._option,
+            self.curve_step,
+            self._present(),
+            schedules,
+            self._owner.base_setter,
+            schedules.bases,
+        )
 
     def _set_bases(self, name: str, bases: Any) -> None:
         checked = bases_per_group(name, bases, len(self._present()))

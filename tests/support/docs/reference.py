@@ -21,6 +21,15 @@ CURVES = ("PlateauCurve", "StagedCurve")
 """Their entries leave out the methods that `Curve` describes."""
 
 
+def listed() -> Iterator[tuple[str, Path, list[str]]]:
+    """Yield the package, the path and the names of each chapter, as the index lists them."""
+    index = (REFERENCE / "index.md").read_text(encoding="utf-8")
+    for part in index.split("\n## ")[1:]:
+        package, _, items = part.partition("\n")
+        for file, names in re.findall(r"^- \[[^]]+\]\((\w+\.md)\): (.+)$", items, re.MULTILINE):
+            yield package, REFERENCE / file, re.findall(r"\[(\w+)\]", names)
+
+
 def chapters() -> Iterator[tuple[Path, str]]:
     """Yield the path and the text of each chapter."""
     loader = griffe.GriffeLoader(
@@ -32,15 +41,11 @@ def chapters() -> Iterator[tuple[Path, str]]:
     loader.resolve_aliases(implicit=False, external=False)
     for package in packages.values():
         _indent_items(package)
-    index = (REFERENCE / "index.md").read_text(encoding="utf-8")
-    for part in index.split("\n## ")[1:]:
-        package, _, items = part.partition("\n")
-        for file, names in re.findall(r"^- \[[^]]+\]\((\w+\.md)\): (.+)$", items, re.MULTILINE):
-            path = REFERENCE / file
-            text, *_ = path.read_text(encoding="utf-8").partition("\n## ")
-            for name in re.findall(r"\[(\w+)\]", names):
-                text = f"{text.rstrip()}\n\n{_entry(packages[package][name])}"
-            yield path, text
+    for package, path, names in listed():
+        text, *_ = path.read_text(encoding="utf-8").partition("\n## ")
+        for name in names:
+            text = f"{text.rstrip()}\n\n{_entry(packages[package][name])}"
+        yield path, text
 
 
 def _indent_items(parent: griffe.Object | griffe.Alias) -> None:

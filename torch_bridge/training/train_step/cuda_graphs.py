@@ -93,7 +93,8 @@ class Guards:
         if len(objects) != len(recorded) or not all(map(operator.is_, objects, recorded)):
             return True
         # Only now are the recorded tensors known to be in use, so that their memory is meaningful.
-        return self._values() != self._recorded_values
+        is_same = self._settings() == self._recorded_settings
+        return not is_same or self._values() != self._recorded_values
 
     def what_changed(self) -> str:
         """Describe the first change since the last record."""
@@ -126,9 +127,8 @@ class Guards:
         return objects
 
     def _values(self) -> list[Any]:
-        """Return what the objects do not show: settings, modes, the memory of the tensors."""
-        values: list[Any] = [*self._settings()]
-        values += map(Tensor.data_ptr, self._tensors)
+        """Return what neither objects nor settings show: modes, the memory of the tensors."""
+        values: list[Any] = [*map(Tensor.data_ptr, self._tensors)]
         values += map(_requires_grad, self._tensors)
         values += map(_training, self._modules)
         return values

@@ -16,6 +16,7 @@ from torch_bridge.advice.value_advice import value_messages
 from torch_bridge.groups.optimizers import groups_of, updates_made
 from torch_bridge.groups.options import LEARNING_RATE
 from torch_bridge.training.device_clocks.device_clock import Counters, DeviceClock
+from torch_bridge.training.train_step.step_state import OWNER
 
 _STUCK_UPDATES = 20
 """After this many updates at learning rate 0, a unit seems too large."""
@@ -59,6 +60,8 @@ class StartWarning:
                 clock.start.curve_step,
                 groups_of(optimizer),
                 Schedules(clock.curves[first:last], clock.peaks[first:last]),
+                OWNER.base_setter,
+                clock.peaks,
             )
             for message in messages:
                 return message

@@ -108,7 +108,7 @@ TRAIN_STEP_FORMAT = Format(
     },
 )
 
-_OWNER = StateOwner(
+OWNER = StateOwner(
     override="pass strict=False to load_state_dict, or to TrainStep if Checkpoints loads",
     base_setter="train_step.set_peak",
 )
@@ -210,7 +210,7 @@ class StepState:
         is_rollback = self.peak_was_set and clock.read_counters().applied > 0
         if state["peak_was_set"] or is_rollback:
             now = [record._replace(peak_value=None) for record in now]
-        resumed = resume(state, applied, now, clock.peaks, clock.settings, _OWNER, strict=strict)
+        resumed = resume(state, applied, now, clock.peaks, clock.settings, OWNER, strict=strict)
         if len(resumed.bases) != len(now):
             raise ValueError(
                 f"state_dict was saved with {len(resumed.bases)} parameter groups, and there are "
