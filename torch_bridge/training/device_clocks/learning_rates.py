@@ -58,10 +58,12 @@ class LearningRates:
         """The same memory, as one scalar per group: the tensors that fused optimizers read as
         `lr`."""
         self._current_row = self.current.unsqueeze(0)
-        self._last_step = max(curve.total_steps for curve in curves)
+        last_step = max(curve.total_steps for curve in curves)
+        self._last_step = torch.tensor([last_step], device=device)
         """The last step of the table; from there on all curves are constant."""
+        self._step_in_table = torch.zeros_like(self._last_step)
         self._on_host = Schedules(curves, [0.0] * len(curves))
-        steps = np.arange(self._last_step + 1)
+        steps = np.arange(last_step + 1)
         multipliers = {curve: curve(steps) for curve in dict.fromkeys(curves)}
         self._multipliers = np.stack([multipliers[curve] for curve in curves], axis=1)
         """On the host, for each step and group: the table divided by the peaks."""
@@ -75,8 +77,8 @@ class LearningRates:
 
     def fill(self, step: Tensor) -> None:
         """Write the learning rates at a step, int64 of shape (1,), into `current`."""
-        step = step.clamp(max=self._last_step)
-        torch.index_select(self._table, 0, step, out=self._current_row)
+        torch.minimum(step, self._last_step, out=self._step_in_table)
+        torch.index_select(self._table, 0, self._step_in_table, out=self._current_row)
 
     def at(self, step: int) -> list[float]:
         """Return the learning rate of each parameter group at a step, computed on the host."""

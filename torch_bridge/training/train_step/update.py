@@ -86,8 +86,9 @@ class Update:
         if self._max_norm is not None:
             clip(gradients, norm, self._max_norm)
 
-        # x·0 is 0 for a finite x and NaN otherwise: one comparison replaces two calls of isfinite.
-        skip = loss.mul(0).add_(norm, alpha=0).ne(0)
+        # x - x is 0 for a finite x and NaN otherwise, and NaN differs from everything: one comparison
+        # replaces two calls of isfinite.
+        skip = (loss - loss).ne(norm - norm)
         found_inf = skip.float()
         next_carry: list[Tensor] = []
         if self._carry is not None:
