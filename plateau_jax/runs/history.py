@@ -7,7 +7,7 @@ import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, SupportsIndex, TypedDict
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
@@ -45,7 +45,7 @@ class _Entry(NamedTuple):
 
 
 def check_resume_file(
-    path: str | os.PathLike[str], record: SavedRecords, step: Any, *, strict: bool = True
+    path: str | os.PathLike[str], record: SavedRecords, step: SupportsIndex, *, strict: bool = True
 ) -> None:
     """Raise an error if a run cannot resume under this record; keep the record in a file.
 
