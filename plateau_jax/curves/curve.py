@@ -356,8 +356,10 @@ class Curve(Storable):
         >>> from plateau_jax import Curve
         >>> stages = [["2%", 1.0], ["rest"], ["20%", 0.0, "1-sqrt"]]  # as in a YAML file
         >>> curve = Curve.from_dict({"kind": "staged", "total_steps": 10_000, "stages": stages})
-        >>> curve.to_dict()["stages"]
-        [[200, 1.0, 'linear'], [7800, None, 'linear'], [2000, 0.0, '1-sqrt']]
+        >>> curve.to_dict()  # doctest: +NORMALIZE_WHITESPACE
+        {'kind': 'staged',
+         'stages': [[200, 1.0, 'linear'], [7800, None, 'linear'], [2000, 0.0, '1-sqrt']],
+         'start': 0.0}
         """
         return serialization.curve_from_dict(cls, arguments)
 

@@ -65,7 +65,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
     Attributes:
         count: The samples or tokens that the next `step()` counts if you call it without `count`.
             That step resets it to None. Set it on this scheduler, not on one that wraps it.
-        strict: The default of `strict` in `load_state_dict`.
+        strict (bool): The default of `strict` in `load_state_dict`.
 
     Raises:
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.

@@ -116,9 +116,9 @@ class TrainStep:
             unit that is too large.
 
     Attributes:
-        model: The module.
-        optimizers: The torch optimizers, a tuple.
-        strict: The argument `strict`.
+        model (Module): The module.
+        optimizers (tuple[Optimizer, ...]): The torch optimizers.
+        strict (bool): The argument `strict`.
 
     Raises:
         TypeError, ValueError: An argument, or a combination of arguments, is not supported. The
