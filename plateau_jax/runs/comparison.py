@@ -10,8 +10,8 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.record import Record
 
 _TRAIN_LONGER = (
-    "to train longer, keep the lengths of the phases so far, written in steps and not in percent, "
-    "or stretch a decay that is running (docs/longer_and_shorter.md)"
+    "to train longer, give the phases so far the same lengths in steps, not percent, or stretch a "
+    "running decay (docs/longer_and_shorter.md)"
 )
 
 
