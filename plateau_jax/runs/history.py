@@ -139,8 +139,8 @@ def _compare_with_history(
         warnings.append(
             f"{file} already has the history of a run, and a start at step 0 begins another: from "
             "now on, checkpoints are compared with this record. If the run should have resumed, "
-            "delete the last entry of the file, and restore the checkpoint before this call. Give "
-            "a new run its own file"
+            "delete the entry that this start adds to the file, and restore the checkpoint before "
+            "this call. Give a new run its own file"
         )
     # With a clock, now or before, updates may have been made at this step.
     last_step = step if may_share_steps([*history[-1].records, *records]) else step - 1
