@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.curve_warnings import ignore_curve_warnings, warns
 
-from plateau_jax import CurveWarning, PlateauCurve, StagedCurve
+from plateau_jax import PlateauCurve, StagedCurve
 
 STABLE = StagedCurve([(100, 1.0), (800,)])
 

@@ -4,7 +4,6 @@
 """
 
 import pytest
-import torch
 from support.curve_warnings import warns
 from support.schedulers.runs import advance, lrs_of, new_parameter, optimizer_with, repeat
 from torch.optim import SGD, AdamW
@@ -39,7 +38,7 @@ def test_schedule_the_overwritten_value():
     optimizer, _ = trained_optimizer()
     current = lrs_of(optimizer)
     scheduler = lambda_lr(optimizer, CURVE)
-    with warns('write del group["initial_lr"] before the scheduler is built or the group is added'):
+    with warns('write del group["initial_lr"] before scheduler is built or the group is added'):
         advance(optimizer, scheduler)
 
     optimizer, _ = trained_optimizer()
@@ -69,7 +68,7 @@ def test_keep_the_peak_in_spite_of_the_overwritten_value(lrs, call):
 def test_resume_with_the_state_of_the_scheduler():
     optimizer, _ = trained_optimizer()
     scheduler = lambda_lr(optimizer, CURVE)
-    with warns("To resume a run, load the scheduler's state."):
+    with warns("To resume a run, call scheduler.load_state_dict(state)."):
         advance(optimizer, scheduler)
 
     optimizer, state = trained_optimizer()
@@ -109,38 +108,48 @@ def test_added_group_with_the_base_of_another():
 
 
 def optimizer_with_decayed_weight_decay():
+    """Return it as loaded, and the state of its follower."""
     optimizer = optimizer_with([0.1], weight_decay=0.5)
-    advance(optimizer, follow(optimizer, "weight_decay", PlateauCurve(40)), 20)
-    loaded = optimizer_with([0.1])
+    follower = follow(optimizer, "weight_decay", CURVE)
+    advance(optimizer, follower, 60)
+    loaded = optimizer_with([0.1], weight_decay=0.5)
     loaded.load_state_dict(optimizer.state_dict())
-    return loaded
+    return loaded, follower.state_dict()
 
 
 def test_overwritten_weight_decay():
-    optimizer = optimizer_with_decayed_weight_decay()
+    optimizer, _ = optimizer_with_decayed_weight_decay()
+    current = optimizer.param_groups[0]["weight_decay"]
     follower = follow(optimizer, "weight_decay", CURVE)
     with warns(
-        'To schedule 0.25, write del group["initial_weight_decay"] before the scheduler is built or '
-        "the group is added. To schedule 0.5, call follower.set_base_value(0.5)"
+        'write del group["initial_weight_decay"] before follower is built or the group is added. '
+        "To schedule 0.5, call follower.set_base_value(0.5). To resume a run, call "
+        "follower.load_state_dict(state)."
     ):
         advance(optimizer, follower)
 
-    optimizer = optimizer_with_decayed_weight_decay()
+    optimizer, _ = optimizer_with_decayed_weight_decay()
     del optimizer.param_groups[0]["initial_weight_decay"]
-    advance(optimizer, follow(optimizer, "weight_decay", CURVE), 10)
-    assert optimizer.param_groups[0]["weight_decay"] == 0.25
+    advance(optimizer, follow(optimizer, "weight_decay", CURVE), 5)
+    assert optimizer.param_groups[0]["weight_decay"] == CURVE.learning_rate(5, current)
 
-    optimizer = optimizer_with_decayed_weight_decay()
+    optimizer, _ = optimizer_with_decayed_weight_decay()
     follower = follow(optimizer, "weight_decay", CURVE)
     follower.set_base_value(0.5)
-    advance(optimizer, follower, 10)
-    assert optimizer.param_groups[0]["weight_decay"] == 0.5
+    advance(optimizer, follower, 5)
+    assert optimizer.param_groups[0]["weight_decay"] == CURVE.learning_rate(5, 0.5)
+
+    optimizer, state = optimizer_with_decayed_weight_decay()
+    follower = follow(optimizer, "weight_decay", CURVE)
+    follower.load_state_dict(state)
+    advance(optimizer, follower, 20)
+    assert optimizer.param_groups[0]["weight_decay"] == CURVE.learning_rate(80, 0.5)
 
 
 # An optimizer that was loaded without its scheduler.
 
 
-PLATEAU = PlateauCurve(10_000, plateaus=[(0, 50)])
+PLATEAU = PlateauCurve(400, plateaus=[(0, 50)])
 
 
 def loaded_on_a_plateau(lrs=(0.1, 0.1)):
@@ -160,19 +169,19 @@ def test_lost_position():
     optimizer, state = loaded_on_a_plateau()
     scheduler = lambda_lr(optimizer, PLATEAU)
     scheduler.load_state_dict(state)
-    advance(optimizer, scheduler, 5980)
-    check_lrs(optimizer, PLATEAU, 6000, [0.1, 0.1])
+    advance(optimizer, scheduler, 280)
+    check_lrs(optimizer, PLATEAU, 300, [0.1, 0.1])
 
     optimizer, _ = loaded_on_a_plateau()
     scheduler = lambda_lr(optimizer, PLATEAU, last_epoch=19)
-    advance(optimizer, scheduler, 5980)
-    check_lrs(optimizer, PLATEAU, 6000, [0.1, 0.1])
+    advance(optimizer, scheduler, 280)
+    check_lrs(optimizer, PLATEAU, 300, [0.1, 0.1])
 
     optimizer, _ = loaded_on_a_plateau()
     scheduler = lambda_lr(optimizer, PLATEAU)
     scheduler.set_peak(0.1)
-    advance(optimizer, scheduler, 6000)
-    check_lrs(optimizer, PLATEAU, 6000, [0.1, 0.1])
+    advance(optimizer, scheduler, 300)
+    check_lrs(optimizer, PLATEAU, 300, [0.1, 0.1])
 
 
 def test_lost_position_with_two_peaks():
@@ -185,8 +194,8 @@ def test_lost_position_with_two_peaks():
     optimizer, _ = loaded_on_a_plateau([0.1, 0.2])
     scheduler = lambda_lr(optimizer, PLATEAU)
     scheduler.set_peak([0.1, 0.2])
-    advance(optimizer, scheduler, 6000)
-    check_lrs(optimizer, PLATEAU, 6000, [0.1, 0.2])
+    advance(optimizer, scheduler, 300)
+    check_lrs(optimizer, PLATEAU, 300, [0.1, 0.2])
 
 
 def test_optimizer_that_is_loaded_later():
