@@ -101,7 +101,10 @@ def check_resume_file(
         ...
     ValueError: ...curve.json: the run cannot resume at step 550: ...
     """
+    checks.boolean("strict", strict)
     new_entry = _Entry(check_step(step), read_checked_records("record", record))
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise TypeError(checks.must("path", path, "be the path of a file"))
     text = os.fsdecode(path)
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", text):  # `Path` shortens gs://bucket to gs:/bucket
         raise ValueError(f"path = {text!r} is a URL: pass the path of a file that can be opened")

@@ -3,6 +3,7 @@
 Other wrong arguments of a curve are in `curves/test_errors.py`.
 """
 
+import resource
 import sys
 from pathlib import Path
 
@@ -167,6 +168,19 @@ def test_unwritable_file_is_rejected(tmp_path, capsys, option, name):
     before = set(tmp_path.rglob("*"))
     assert f"'{path}'\n" in error_of(capsys, "100", option, str(path))
     assert set(tmp_path.rglob("*")) == before
+
+
+def test_full_disk_names_the_file_and_leaves_it(tmp_path, capsys):
+    path = tmp_path / "values.csv"
+    path.write_text("step,learning_rate\n")
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, usual[1]))
+    try:
+        printed = error_of(capsys, "100000", "--csv", str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert printed.endswith(f"File too large: '{path}'\n")
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["step,learning_rate\n"]
 
 
 def test_only_pictures_need_matplotlib(tmp_path, capsys, monkeypatch):
