@@ -232,9 +232,10 @@ def test_last_epoch_past_the_end():
     optimizer = optimizer_with([0.1])
     optimizer.param_groups[0]["initial_lr"] = 0.1
     with warns("last_epoch is the number of updates so far, minus 1"):
-        lambda_lr(optimizer, CURVE, last_epoch=200)
-    lambda_lr(optimizer, CURVE, last_epoch=50 - 1)
-    check_lrs(optimizer, CURVE, 50, [0.1])
+        lambda_lr(optimizer, CURVE, last_epoch=100)
+    for updates in (50, 100):
+        lambda_lr(optimizer, CURVE, last_epoch=updates - 1)
+        check_lrs(optimizer, CURVE, updates, [0.1])
 
 
 @pytest.mark.parametrize("option", ["lr", "weight_decay"])

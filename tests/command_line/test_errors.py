@@ -136,6 +136,8 @@ def test_wrong_json_file(tmp_path, capsys, text, message):
         ("1000 --peak -1e-3", "peak = -0.001 must be 0, or a finite float32"),
         ("1000 --pek 3", "unrecognized arguments: --pek 3"),
         ("1000 --wsd --stage 5", "--wsd builds the stages: leave --stage out"),
+        ("1000 --start 0.5", "'start' is not an argument of PlateauCurve, which has total_steps, "),
+        ("--stage 9 1 --min-lr-ratio 0.1", "'min_lr_ratio' is not an argument of StagedCurve, "),
         ("1000 --plot -", "--plot writes a picture: give a file name, not -"),
     ],
 )
@@ -143,6 +145,7 @@ def test_error_is_one_line(capsys, arguments, message):
     printed = error_of(capsys, *arguments.split())
     assert printed.startswith(f"python -m plateau_jax: error: {message}")
     assert printed.count("\n") == 1
+    assert "version" not in printed
 
 
 @pytest.mark.parametrize("arguments", ["--from -", "1000 --peak 1 --log -"])

@@ -259,16 +259,7 @@ def test_warning_as_error_changes_nothing(mistake):
     repeat(optimizer, scheduler, **mistake)
 
 
-# Values that are suspicious when a scheduler is built.
-
-
-def test_last_epoch_past_the_end(optimizer):
-    """Somebody passes the length of the run, as for another scheduler."""
-    for group in optimizer.param_groups:
-        group["initial_lr"] = 0.1
-    with warns_once(r"^last_epoch = 1000 lies past the end of the curve"):
-        lambda_lr(optimizer, PlateauCurve(1000), 1000)
-    lambda_lr(optimizer, PlateauCurve(1000), 999)
+# A follower without effect.
 
 
 def test_option_that_is_zero_in_every_group():
