@@ -142,6 +142,7 @@ class CurveScheduler:
         Warns:
             CurveWarning: As above.
         """
+        checks.boolean("strict", strict)
         with reading_state_of("a CurveScheduler", state_dict):
             state = CURVE_SCHEDULER_FORMAT.read("state_dict", state_dict)
             bases = self._schedules.bases

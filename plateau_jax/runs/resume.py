@@ -179,6 +179,7 @@ def check_resume(
         ...
     ValueError: the run cannot resume at step 40: it was saved with total_steps=100, now 200, ...
     """
+    checks.boolean("strict", strict)
     number = check_step(step)
     current = read_checked_records("now", now)
     if saved is None:

@@ -146,6 +146,11 @@ def test_saved_value_that_is_not_a_record(record):
     check_resume(record, RECORD, 10)
 
 
+@raises(TypeError, "strict = 'no' must be a bool")
+def test_text_in_place_of_strict():
+    check_resume(RECORD, RECORD, 0, strict="no")
+
+
 @raises(ValueError, "now = [] has no record: pass what resume_record returns")
 def test_empty_list_in_place_of_a_record():
     check_resume(RECORD, [], 10)

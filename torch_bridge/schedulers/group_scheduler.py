@@ -449,10 +449,9 @@ class GroupScheduler(LRScheduler):
 
     def _before_update(self, advice: StepAdvice) -> None:
         """Count an update of the optimizer, for the advice."""
-        groups = self._present()
         # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
         # one update.
-        if groups and groups[0]["params"] and self._place_of(groups[0]) == 0:
+        if any(group["params"] and self._place_of(group) == 0 for group in self._present()):
             message = advice.count_update(
                 self.optimizer, self._position, self._schedules, self._has_loaded
             )

@@ -115,7 +115,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         clock: AnyClock | None = None,
         advise: bool = True,
     ) -> None:
-        self.strict = strict
+        self.strict = checks.boolean("strict", strict)
         self.count: int | Tensor | None = None
         super().__init__(optimizer, LEARNING_RATE, curve, clock, last_epoch, advise=advise)
 
@@ -313,8 +313,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         >>> branch.curve_step
         400
         """
-        if strict is None:
-            strict = self.strict
+        strict = checks.boolean("strict", self.strict if strict is None else strict)
         self._load("a scheduler", read_scheduler_state, state_dict, strict=strict)
         self.count = None
 
