@@ -21,6 +21,7 @@ from helpers import program
 import argparse
 import copy
 import sys
+import textwrap
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -44,11 +45,8 @@ BATCH_SIZE = 16  # small, so that the loss on the plateau is noisy and a cooldow
 INTERVAL = 20  # updates between two evaluations
 PEAK = 1e-2
 WEIGHT_DECAY = 0.01  # explicit, because the defaults of optax and torch differ
-BLUE, ORANGE, GREEN = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-)  # Okabe and Ito, safe for color-blind readers
+# Okabe and Ito, safe for color-blind readers
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 
 
 class Data:
@@ -195,60 +193,73 @@ class Resume(NamedTuple):
     """A run that was resumed under a changed schedule.
 
     Attributes:
-        planned, resumed: The learning rate of the second update, without and with the resume; None
-            after an error. In torch, the first one has the learning rate of the optimizer's state.
+        planned: The learning rate of each update without the resume.
+        resumed: The learning rate of each update after the resume; empty after an error. In torch,
+            the first one is that of the optimizer's state.
         said: Every warning and error.
     """
 
-    planned: float
-    resumed: float | None
+    planned: dict[int, float]
+    resumed: dict[int, float]
     said: str
 
 
 def resume_longer(make_run, data, at, steps):
-    """Train to update `at` of `steps`, and load the checkpoint into a run that is twice as long."""
-    run = make_run(steps)
-    for batch in data.batches[:at]:
-        run.update(*batch)
-    checkpoint = run.checkpoint()
-    run.update(*data.batches[at])
-    _, planned = run.update(*data.batches[at + 1])
-    longer = make_run(2 * steps)
+    """Train for `steps` updates, and from the checkpoint of `at` in a run of twice the length."""
+    planned, resumed = {}, {}
+    run, longer = make_run(steps), make_run(2 * steps)
+    for step, batch in enumerate(data.batches):
+        if step == at:
+            checkpoint = run.checkpoint()
+        planned[step] = float(run.update(*batch)[1])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             longer.load(checkpoint)
         except ValueError as error:
-            return Resume(float(planned), None, f"{type(error).__name__}: {error}")
-        longer.update(*data.batches[at])
-        _, resumed = longer.update(*data.batches[at + 1])
-    said = "; ".join(str(warning.message) for warning in caught)
-    return Resume(float(planned), float(resumed), said)
+            return Resume(planned, {}, f"{type(error).__name__}: {error}")
+        for step in range(at, steps):
+            resumed[step] = float(longer.update(*data.batches[step])[1])
+    return Resume(planned, resumed, "; ".join(str(warning.message) for warning in caught))
 
 
-def draw_picture(path, in_jax, in_torch, branch):
-    """Draw the learning rates above and the losses below, over the updates."""
-    figure, (above, below) = plt.subplots(
-        2, 1, figsize=(8, 6), sharex=True, height_ratios=(2, 3), layout="constrained"
+def draw_picture(path, in_jax, in_torch, branch, resumes):
+    """Draw learning rates, losses, and the learning rates of the resumes, over the updates."""
+    figure, (rates, losses, cosines) = plt.subplots(
+        3, 1, figsize=(8, 8), sharex=True, height_ratios=(2, 3, 2), layout="constrained"
     )
-    dots = {"color": ORANGE, "marker": ".", "ls": "", "ms": 5}
-    steps = list(in_jax.lrs)
-    above.plot(steps, in_jax.lrs.values(), color=BLUE, lw=4, alpha=0.45, label="JAX")
-    above.plot(steps[::INTERVAL], list(in_torch.lrs.values())[::INTERVAL], label="PyTorch", **dots)
-    above.plot(branch.lrs.keys(), branch.lrs.values(), color=GREEN, lw=2, label="branch")
-    above.set_title("Learning rate", loc="left")
-    above.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
-    updates = list(in_jax.held_out)
-    below.plot(updates, in_jax.held_out.values(), color=BLUE, lw=4, alpha=0.45)
-    below.plot(updates, in_torch.held_out.values(), **dots)
-    below.plot(branch.held_out.keys(), branch.held_out.values(), color=GREEN, lw=2)
+    band = {"color": BLUE, "lw": 4, "alpha": 0.45}
+    dots = {"color": ORANGE, "marker": ".", "ls": "", "ms": 5, "markevery": INTERVAL}
+    rates.plot(in_jax.lrs.keys(), in_jax.lrs.values(), label="JAX", **band)
+    rates.plot(in_torch.lrs.keys(), in_torch.lrs.values(), label="PyTorch", **dots)
+    rates.plot(branch.lrs.keys(), branch.lrs.values(), color=GREEN, lw=2, label="branch")
+    rates.set_title("Learning rate: the same in JAX and PyTorch", loc="left")
+    rates.legend(frameon=False, loc="center", bbox_to_anchor=(0.64, 0.4))
+
+    losses.plot(in_jax.held_out.keys(), in_jax.held_out.values(), **band)
+    losses.plot(in_torch.held_out.keys(), in_torch.held_out.values(), **dots | {"markevery": 1})
+    losses.plot(branch.held_out.keys(), branch.held_out.values(), color=GREEN, lw=2)
     end, last = max(branch.held_out.items())
-    below.plot(end, last, "o", color=GREEN, ms=7, mfc="white")
-    below.annotate(f"{last:.3f}", (end, last), (0, -16), textcoords="offset points", color=GREEN)
-    below.set_title("Held-out loss", loc="left")
-    below.set(xlabel="updates", yscale="log")
-    above.legend(frameon=False, loc="center", bbox_to_anchor=(0.64, 0.4))
-    for axes in (above, below):
+    losses.plot(end, last, "o", color=GREEN, ms=7, mfc="white")
+    losses.annotate(f"{last:.3f}", (end, last), (0, -16), textcoords="offset points", color=GREEN)
+    losses.set_title("Held-out loss", loc="left")
+    losses.set(yscale="log")
+
+    planned, of_optax, _ = resumes["optax"]
+    of_torch = resumes["torch"].resumed
+    at = min(of_optax)
+    cosines.plot(planned.keys(), planned.values(), color="0.6", label="as planned")
+    cosines.plot(of_optax.keys(), of_optax.values(), label="optax jumps", **band)
+    cosines.plot(of_torch.keys(), of_torch.values(), label="torch ignores it", **dots)
+    cosines.plot(at, planned[at], "X", color=GREEN, ms=9, label="here: an error")
+    cosines.set_title(
+        f"Learning rate of a cosine, resumed at {at} with twice the length", loc="left"
+    )
+    cosines.legend(frameon=False, loc="lower left")
+    cosines.set(xlabel="updates")
+    for axes in (rates, cosines):
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
+    for axes in (rates, losses, cosines):
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
     program.save_picture(figure, path)
@@ -299,17 +310,18 @@ def main() -> None:
         "here": lambda total: TorchRun(seed, lambda adamw: lambda_lr(adamw, PlateauCurve(total))),
     }
     resumes = {name: resume_longer(make, data, at, steps) for name, make in cosines.items()}
-    for name, resume in resumes.items():
-        next_lr = "no update" if resume.resumed is None else f"{resume.resumed:.2e}"
-        print(f"{name}: {resume.planned:.2e} -> {next_lr}, {resume.said or 'without a word'}")
-    draw_picture(args.output, in_jax, in_torch, branch)
+    for name, (planned, resumed, said) in resumes.items():
+        next_lr = f"{resumed[at + 1]:.2e}" if resumed else "no update"
+        outcome = f"{name}: {planned[at + 1]:.2e} -> {next_lr}, {said or 'without a word'}"
+        print(textwrap.fill(outcome, 96, subsequent_indent="  "))
+    draw_picture(args.output, in_jax, in_torch, branch, resumes)
     print(f"picture: {args.output}")
 
     claims = {
         "the learning rates are equal": differing == 0,
         "the cooldown lowers the loss": branch.held_out[end] < in_torch.held_out[near_end],
         "optax and torch say nothing": not (resumes["optax"].said or resumes["torch"].said),
-        "lambda_lr refuses the resume": resumes["here"].resumed is None,
+        "lambda_lr refuses the resume": not resumes["here"].resumed,
     }
     failed = [claim for claim, holds in claims.items() if not holds]
     if failed:

@@ -22,9 +22,9 @@ def multiplier(table: Table, step: Tensor) -> Tensor:
 
         multiplier(tensors(curve.table), step) = curve(step)
 
-    The bits are those of `curve(step)`, on every device, in eager mode, under
-    `torch.compile(fullgraph=True)`, under `torch.func.vmap` over steps, and in a CUDA graph. The
-    host never waits for the device.
+    The bits are those of `curve(step)`, in eager mode, under `torch.compile(fullgraph=True)`, under
+    `torch.func.vmap` over steps, and in a CUDA graph; on GPUs only an earlier form of the table was
+    tested (`docs/how_it_works.md`). The host never waits for the device.
 
     The table is an ordinary input: without a recompilation, compiled code accepts the table of a
     different curve if its arrays have the same shapes.
@@ -66,7 +66,7 @@ def multiplier(table: Table, step: Tensor) -> Tensor:
     return multipliers.reshape(curves, *step.shape)
 
 
-def tensors(table: Table, device: Any = None) -> Table:
+def tensors(table: Table, device: torch.device | str | None = None) -> Table:
     """Copy a table to int32 tensors, for `multiplier`.
 
     Args:
@@ -95,7 +95,7 @@ def _check_table(table: Any) -> None:
         )
 
 
-def _copy_column(column: Any, device: Any) -> Tensor:
+def _copy_column(column: Any, device: torch.device | str | None) -> Tensor:
     if isinstance(column, Tensor):
         device = device or torch.get_default_device()
         return column.detach().to(device, torch.int32, copy=True)

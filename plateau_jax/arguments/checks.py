@@ -276,6 +276,13 @@ def one_of(path: Path | str, value: Any, allowed: tuple[_Choice, ...]) -> _Choic
     return allowed[allowed.index(value)]
 
 
+def boolean(path: Path | str, value: Any, requirement: str = "be a bool") -> bool:
+    """Return the value if it is True or False."""
+    if type(value) is not bool:
+        raise TypeError(must(path, value, requirement))
+    return value
+
+
 def pairs(name: str, value: Any, meaning: str) -> Iterator[tuple[Path, Any, Any]]:
     """Yield (path, first, second) for each pair in a sequence; the errors say what a pair means."""
     if not is_ordered(value):

@@ -14,6 +14,9 @@ _SKIPPED_PACKAGES = {"plateau_jax", "torch_bridge", "torch", "copy", "dataclasse
 """Packages whose frames may lie between the user's line and the warning: `copy.replace` and
 `dataclasses.replace` construct curves too."""
 
+KEEP_FRACTION = "if you mean this fraction, ignore the CurveWarning"
+"""Because a quotient may look like a learning rate too."""
+
 _is_suppressed = ContextVar("is_suppressed", default=False)
 
 
@@ -52,7 +55,7 @@ def warn_of_small_end(ratio: float, argument: str = "min_lr_ratio") -> None:
     # 1e-5 of the peak are common.
     if 0 < ratio < 1e-4 and not math.isclose(ratio, 1e-4):
         problem = f" = {ratio!r} looks like a learning rate, but is a fraction of the peak"
-        advice = f"For a learning rate write {argument}={ratio!r} / peak"
+        advice = f"For a learning rate write {argument}={ratio!r} / peak; {KEEP_FRACTION}"
         warn(Message(argument, f"{problem}. {advice}"))
 
 

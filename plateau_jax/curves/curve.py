@@ -34,8 +34,9 @@ class Curve(Storable):
     the same class and arguments. The `repr` of a curve is a Python expression that builds it.
 
     Every multiplier is a float32 within 0.500000001 units in the last place of the exact curve, 0
-    below 2⁻¹²⁶, and has the same bits in NumPy, JAX and PyTorch. Multipliers never rise within a
-    falling segment and never fall within a rising one.
+    below 2⁻¹²⁶, and has the same bits in NumPy, JAX and PyTorch; on GPUs only an earlier form of
+    the table was tested (`docs/how_it_works.md`). Multipliers never rise within a falling segment
+    and never fall within a rising one.
 
     >>> from plateau_jax import Curve, PlateauCurve
     >>> curve: Curve = PlateauCurve(1000, warmup_steps=100)
@@ -110,7 +111,7 @@ class Curve(Storable):
     def __call__(self, step: Step) -> float: ...
     @overload
     def __call__(self, step: Steps) -> NDArray[np.float32]: ...
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: Step | Steps) -> float | NDArray[np.float32]:
         """Return the multiplier at each step.
 
         Args:
@@ -135,7 +136,7 @@ class Curve(Storable):
     def learning_rate(self, step: Step, peak_value: float) -> float: ...
     @overload
     def learning_rate(self, step: Steps, peak_value: float) -> NDArray[np.float32]: ...
-    def learning_rate(self, step: Any, peak_value: float) -> Any:
+    def learning_rate(self, step: Step | Steps, peak_value: float) -> float | NDArray[np.float32]:
         """Return the learning rate at each step.
 
             lr(step) = float32(float32(peak_value) · curve(step))
@@ -355,6 +356,10 @@ class Curve(Storable):
         >>> from plateau_jax import Curve
         >>> stages = [["2%", 1.0], ["rest"], ["20%", 0.0, "1-sqrt"]]  # as in a YAML file
         >>> curve = Curve.from_dict({"kind": "staged", "total_steps": 10_000, "stages": stages})
+        >>> curve.to_dict()  # doctest: +NORMALIZE_WHITESPACE
+        {'kind': 'staged',
+         'stages': [[200, 1.0, 'linear'], [7800, None, 'linear'], [2000, 0.0, '1-sqrt']],
+         'start': 0.0}
         """
         return serialization.curve_from_dict(cls, arguments)
 

@@ -5,7 +5,7 @@ from typing import final
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP, Message
-from plateau_jax.arguments.curve_warning import warn, warn_of_small_end
+from plateau_jax.arguments.curve_warning import KEEP_FRACTION, warn, warn_of_small_end
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.numerics import as_level, nearest_float32, rounded
 from plateau_jax.shapes import known_shapes
@@ -93,7 +93,8 @@ class Then(Curve, kind="then"):
         self._set_segments(segments, _common_unit(curve, other), [curve, other])
         if _LEAST_LR <= scale < 1e-3:
             problem = f" = {scale!r} looks like a learning rate, but is a factor of the levels"
-            warn(Message("scale", f"{problem}. For a learning rate write {scale!r} / peak"))
+            advice = f"For a learning rate write {scale!r} / peak; {KEEP_FRACTION}"
+            warn(Message("scale", f"{problem}. {advice}"))
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.then({self.other!r}, scale={self.scale!r})"

@@ -39,7 +39,7 @@ def curve_from_dict(cls: type[Any], description: Any, path: Path = ()) -> Any:
     for name in NESTED:
         if name in values and type(values[name]) not in CURVE_CLASSES.values():
             values[name] = curve_from_dict(object, values[name], (*path, name))
-    return build(curve_class, values, path)
+    return build(curve_class, values, path, f"; or the curve was {DIFFERENT_VERSION}")
 
 
 def _class_of_kind(values: dict[str, Any], path: Path) -> type[Any]:
@@ -55,15 +55,19 @@ def _class_of_kind(values: dict[str, Any], path: Path) -> type[Any]:
     return CURVE_CLASSES[kind]
 
 
-def build(constructor: Callable[..., Any], arguments: Mapping[str, Any], path: Path = ()) -> Any:
+def build(
+    constructor: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    path: Path = (),
+    other_cause: str = "",
+) -> Any:
     """Call a constructor with arguments by name; errors name the argument by its path."""
     parameters = inspect.signature(constructor).parameters
     for name in arguments:
         if name not in parameters:
             known = f"{constructor.__qualname__}, which has {', '.join(parameters)}"
-            problem = f"{checks.short_repr(name)} is not an argument of {known}"
-            version = f"or the curve was {DIFFERENT_VERSION}"
-            raise ValueError(Message((), f"{problem}; {version}").within(path))
+            problem = f"{checks.short_repr(name)} is not an argument of {known}{other_cause}"
+            raise ValueError(Message((), problem).within(path))
     required = [name for name, item in parameters.items() if item.default is item.empty]
     for name in required:
         if name not in arguments:

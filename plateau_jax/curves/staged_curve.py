@@ -258,15 +258,16 @@ def _check_points(points: Any) -> list[tuple[int, float]]:
     """Return the points, whose steps begin at 0, never fall and end above 0."""
     checked: list[tuple[int, float]] = []
     previous = 0
+    order = "a point is (step, level)"
     for path, step, level in checks.pairs("points", points, "(step, level)"):
         path_of_step = (*path, "step")
         if isinstance(step, np.floating) and step.is_integer():
             # An array has one dtype: next to levels, steps are floats.
             step = int(cast("Any", step))
-        step = checks.count(path_of_step, step, previous, MAX_STEP)
+        step = checks.count(path_of_step, step, previous, MAX_STEP, f"{checks.A_COUNT}; {order}")
         if not checked and step > 0:
-            raise ValueError(checks.must(path_of_step, step, "be 0, the first step of the curve"))
-        checked.append((step, checks.ratio((*path, "level"), level)))
+            raise ValueError(checks.must(path_of_step, step, f"be 0 in the first point; {order}"))
+        checked.append((step, checks.ratio((*path, "level"), level, f"lie in [0, 1]; {order}")))
         previous = step
 
     if len(checked) < 2:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP
@@ -27,7 +28,7 @@ from plateau_jax.table.evaluation import (
 )
 
 
-def multiplier(table: Table, step: Any) -> jax.Array:
+def multiplier(table: Table, step: ArrayLike) -> jax.Array:
     """Return the multiplier of a table at each step, as a pure function.
 
         multiplier(curve.table, step) = curve(step)
@@ -71,7 +72,7 @@ def _multiplier(table: Table, step: Any) -> jax.Array:
     return _call_on_mesh(_evaluate, step, table)
 
 
-def optax_schedule(curve: Curve, peak_value: Any) -> Callable[[Any], jax.Array]:
+def optax_schedule(curve: Curve, peak_value: ArrayLike) -> Callable[[ArrayLike], jax.Array]:
     """Return the curve as an optax schedule, which optax takes as `learning_rate`.
 
         lr(step) = float32(float32(peak_value) · curve(step))

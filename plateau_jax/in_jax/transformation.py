@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.typing import ArrayLike
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP
@@ -47,7 +48,7 @@ class ScaleByCurveState(NamedTuple):
 
 
 def scale_by_curve(
-    curve: Curve, peak_value: Any, clock: AnyClock | None = None
+    curve: Curve, peak_value: ArrayLike, clock: AnyClock | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Multiply updates by minus the curve's learning rate, at the end of an optax chain.
 
@@ -57,18 +58,13 @@ def scale_by_curve(
     `optax.adam(lr)`, which has a minus sign too.
 
     By default each update moves the run to the next step of the curve, up to 2³¹ - 1. While a hold
-    rule holds the curve, the run stays at its step. Pass the metric that the hold rules read, such
-    as the loss, to `update` as `value=`, as for `optax.contrib.reduce_on_plateau`. It is a real
-    scalar, traced or not, and is rounded to float32.
-
-    With a `DataClock`, a step of the curve is `unit` samples or tokens:
+    rule holds the curve, the run stays at its step. With a `DataClock`, a step of the curve is
+    `unit` samples or tokens:
 
         curve_step = consumed // unit,    consumed = the sum of the counts of all earlier updates
 
-    Pass the number of samples or tokens of each update to `update` as `count=`, unless it is always
-    the clock's `count`. It is an integer from 0 to 2³⁰, traced or not. An array is not read on the
-    host, but clipped to 0 … 2³⁰. The step depends only on the total consumed, not on its division
-    into updates. It stops at 2³¹ - 1. x64 is not needed.
+    The step depends only on the total consumed, not on its division into updates. It stops at
+    2³¹ - 1. x64 is not needed.
 
     `optax.MultiSteps` passes on only the `count` and the `value` of the last micro-batch of an
     update. So with the last micro-batch, pass the sum of the counts, and the mean of the values,
@@ -87,10 +83,22 @@ def scale_by_curve(
             the curve. For a curve from `BatchPlan.scale`, a step is its unit of samples or tokens.
 
     Returns:
-        The transformation. Its state is a named tuple of scalar arrays: `curve_step`, int32, the
-        step of the next update; `rest`, int32, with a `DataClock` the consumed samples or tokens
-        that do not yet fill a unit, otherwise None; `hold`, the states of the hold rules; and
-        `learning_rate`, float32, that of the last update.
+        The transformation. Its `update(updates, state, params, *, value=None, count=None)` also
+        takes:
+
+        - `value`: With a hold rule, the metric that it reads, such as the loss: a real scalar,
+          traced or not, rounded to float32; as for `optax.contrib.reduce_on_plateau`.
+        - `count`: With a `DataClock`, the samples or tokens of the update: an integer from 0 to
+          2³⁰, traced or not. An array is not read on the host, but clipped to this range. By
+          default the `count` of the clock.
+
+        Its state is a named tuple of scalar arrays:
+
+        - `curve_step`: int32, the step of the next update.
+        - `rest`: int32, with a `DataClock` the consumed samples or tokens that do not yet fill a
+          unit; otherwise None.
+        - `hold`: The states of the hold rules.
+        - `learning_rate`: float32, that of the last update.
 
     Raises:
         TypeError: As for `optax_schedule`; or `clock` is not a clock. From `update`:

@@ -10,8 +10,8 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.record import Record
 
 _TRAIN_LONGER = (
-    "to train longer, keep the lengths of the phases so far, written in steps and not in percent, "
-    "or stretch a decay that is running (docs/longer_and_shorter.md)"
+    "to train longer, give the phases so far the same lengths in steps, not percent, or stretch a "
+    "running decay (docs/longer_and_shorter.md)"
 )
 
 
@@ -128,8 +128,8 @@ def _peak_difference(
             continues = f"The run continues with {peak}"
             if owner.keeps_saved_base:
                 continues = (
-                    f"The run continues with {before}; to change it, call {owner.base_setter}(…) "
-                    "after the load"
+                    f"The run continues with {before}: build it with this {owner.base_noun}; to "
+                    f"change it, call {owner.base_setter}(…) after the load"
                 )
             problem = f"{group} was saved with a {owner.base_noun} of {before}, now {peak}"
             return _Difference(

@@ -1,7 +1,7 @@
 """The learning rates of a run in a training loop without JAX or torch."""
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, SupportsFloat, SupportsIndex, TypedDict
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
@@ -91,7 +91,9 @@ class CurveScheduler:
         curve = checks.short_repr(self._curve)
         return f"CurveScheduler({curve}, curve_step={self.curve_step}, lr={self.lr:.6g})"
 
-    def step(self, *, count: Any = None, metric: Any = None) -> None:
+    def step(
+        self, *, count: SupportsIndex | None = None, metric: SupportsFloat | None = None
+    ) -> None:
         """Move to the next step of the curve, after an update.
 
         Args:
@@ -140,6 +142,7 @@ class CurveScheduler:
         Warns:
             CurveWarning: As above.
         """
+        checks.boolean("strict", strict)
         with reading_state_of("a CurveScheduler", state_dict):
             state = CURVE_SCHEDULER_FORMAT.read("state_dict", state_dict)
             bases = self._schedules.bases

@@ -7,7 +7,7 @@ import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, SupportsIndex, TypedDict
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
@@ -45,7 +45,7 @@ class _Entry(NamedTuple):
 
 
 def check_resume_file(
-    path: str | os.PathLike[str], record: SavedRecords, step: Any, *, strict: bool = True
+    path: str | os.PathLike[str], record: SavedRecords, step: SupportsIndex, *, strict: bool = True
 ) -> None:
     """Raise an error if a run cannot resume under this record; keep the record in a file.
 
@@ -101,7 +101,10 @@ def check_resume_file(
         ...
     ValueError: ...curve.json: the run cannot resume at step 550: ...
     """
+    checks.boolean("strict", strict)
     new_entry = _Entry(check_step(step), read_checked_records("record", record))
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise TypeError(checks.must("path", path, "be the path of a file"))
     text = os.fsdecode(path)
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", text):  # `Path` shortens gs://bucket to gs:/bucket
         raise ValueError(f"path = {text!r} is a URL: pass the path of a file that can be opened")
@@ -139,8 +142,8 @@ def _compare_with_history(
         warnings.append(
             f"{file} already has the history of a run, and a start at step 0 begins another: from "
             "now on, checkpoints are compared with this record. If the run should have resumed, "
-            "delete the last entry of the file, and restore the checkpoint before this call. Give "
-            "a new run its own file"
+            "delete the entry that this start adds to the file, and restore the checkpoint before "
+            "this call. Give a new run its own file"
         )
     # With a clock, now or before, updates may have been made at this step.
     last_step = step if may_share_steps([*history[-1].records, *records]) else step - 1

@@ -1,7 +1,7 @@
 """The record of a run: its curve, its peak and its clock, in plain values."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import Any, NamedTuple, SupportsFloat, TypedDict, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import suppress_warnings
@@ -26,7 +26,7 @@ _FORMAT = Format("resume_record", _SavedRecord)
 
 
 def resume_record(
-    curve: Curve, peak_value: Any = None, clock: AnyClock | None = None
+    curve: Curve, peak_value: SupportsFloat | None = None, clock: AnyClock | None = None
 ) -> dict[str, Any]:
     """Return the record of a run for `check_resume` and `check_resume_file`.
 
@@ -61,9 +61,10 @@ def resume_record(
      'peak_value': 0.0003, 'clock': {'kind': 'data', 'unit': 64, 'count': None}}
     """
     curve = check_curve("curve", curve)
+    peak = None
     if peak_value is not None:
-        peak_value = shortest_decimal(peak_value)
-    record = Record(curve, peak_value, check_clock(clock, [curve]).to_plain())
+        peak = shortest_decimal(peak_value)
+    record = Record(curve, peak, check_clock(clock, [curve]).to_plain())
     return dump_records([record])[0]
 
 

@@ -1,7 +1,7 @@
 """Check that a run resumes under the schedule that it was saved with."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, SupportsIndex, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
@@ -124,7 +124,7 @@ def _is_step_used(position: Position, *, has_rules: bool) -> bool:
 
 
 def check_resume(
-    saved: SavedRecords | None, now: SavedRecords, step: Any, *, strict: bool = True
+    saved: SavedRecords | None, now: SavedRecords, step: SupportsIndex, *, strict: bool = True
 ) -> None:
     """Raise an error if a run that was saved with one record cannot resume under another.
 
@@ -179,18 +179,19 @@ def check_resume(
         ...
     ValueError: the run cannot resume at step 40: it was saved with total_steps=100, now 200, ...
     """
-    step = check_step(step)
+    checks.boolean("strict", strict)
+    number = check_step(step)
     current = read_checked_records("now", now)
     if saved is None:
-        if step > 0 or may_share_steps(current):
+        if number > 0 or may_share_steps(current):
             warn(
-                f"the run resumes at step {step} from a state without a record, so nothing shows "
+                f"the run resumes at step {number} from a state without a record, so nothing shows "
                 "whether it has followed this curve so far"
             )
         return
     records = read_records("saved", saved)
     owner = StateOwner("the run", "pass strict=False to check_resume")
-    for message in compare_records(records, current, step, owner, strict=strict):
+    for message in compare_records(records, current, number, owner, strict=strict):
         warn(message)
 
 

@@ -116,13 +116,6 @@ def check_entries(name: str, state: Mapping[str, Any], required: Collection[str]
             )
 
 
-def check_bool(name: str, value: Any) -> None:
-    """Raise a ValueError if an entry of a state is not a bool."""
-    if type(value) is not bool:
-        shown = checks.short_repr(value)
-        raise ValueError(f"state_dict has {name} = {shown}, which must be a bool")
-
-
 def describe_error(error: Exception) -> str:
     """Return what an error from reading a state says about it: a KeyError says what is absent."""
     if isinstance(error, KeyError):

@@ -4,12 +4,13 @@
 a page, every value is text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.plateau_curve import PlateauCurve
 from plateau_jax.curves.serialization import build
 from plateau_jax.curves.staged_curve import StagedCurve
 
@@ -26,10 +27,12 @@ def curve_from_options(options: Mapping[str, Any]) -> Curve:
     `StagedCurve`; else those of a `PlateauCurve`.
     """
     arguments = dict(options)
+    constructor: Callable[..., Curve] = PlateauCurve
     if arguments.pop("wsd", None):
-        return build(StagedCurve.wsd, parse_numbers(arguments))
-    kind = "staged" if "stages" in arguments else "plateau"
-    return curve_from_text({"kind": kind, **arguments})
+        constructor = StagedCurve.wsd
+    elif "stages" in arguments:
+        constructor = StagedCurve
+    return build(constructor, parse_numbers(arguments))
 
 
 def read_curve_file(name: str, content: bytes) -> Curve:

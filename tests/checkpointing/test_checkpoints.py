@@ -30,8 +30,9 @@ from support.checkpointing.checkpoints import (
     wait_for_saves,
 )
 from support.checkpointing.wrapped_tensors import quantized
+from support.distributed.threads import on_ranks
 from support.examples import examples
-from support.training.models import Net
+from support.training.models import Net, batches, counting_loss
 from support.training.steps import make_step
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -509,3 +510,23 @@ def test_save_does_not_wait_for_one_into_another_directory(tmp_path):
         Checkpoints(tmp_path / "fast").save(1, wait=True, part=Part(torch.zeros(2)))
         may_go_on.set()
         assert slow.steps() == [1]
+
+
+# More ranks than before, here threads.
+
+
+def test_new_rank_keeps_its_carry(tmp_path):
+    def build(count):
+        return make_step(loss_fn=counting_loss, carry=torch.tensor(count))
+
+    saved = build(10.0)
+    saved(*batches(2))
+    Checkpoints(tmp_path).save(1, step=saved, wait=True)
+
+    def load():
+        step = build(0.0)
+        Checkpoints(tmp_path).load(step=step, partial=True)
+        return step.state_dict()["carry"]
+
+    with pytest.warns(UserWarning, match="which is now 2: the new processes keep their random"):
+        assert on_ranks(load, 2) == [[12.0], [0.0]]

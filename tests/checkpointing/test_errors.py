@@ -207,6 +207,11 @@ def test_values_that_a_checkpoint_cannot_hold(tmp_path, value, message):
     assert not list(tmp_path.iterdir())
 
 
+@raises(TypeError, "directory = 5 must be the path of a directory")
+def test_number_in_place_of_a_directory():
+    Checkpoints(5)
+
+
 def test_part_named_wait(tmp_path):
     checkpoints = Checkpoints(tmp_path / "run")
     with pytest.raises(TypeError, match=r"^wait = .* must be a bool; no part"):

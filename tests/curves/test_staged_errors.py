@@ -1,6 +1,7 @@
 """Wrong arguments of `StagedCurve.wsd` and `StagedCurve.through`."""
 
 import numpy as np
+import pytest
 from support.curves.requirements import A_SHAPE, AN_INTEGER, IN_0_TO_1, in_range
 from support.curves.strategies import MAX_STEP
 from support.raises import raises
@@ -39,7 +40,7 @@ def test_wrong_points():
         StagedCurve.through([(0, 1.0)])
     with raises(ValueError, "points[1].step = 0", in_range(1, MAX_STEP)):
         StagedCurve.through([(0, 1.0), (0, 0.5)])
-    with raises(ValueError, "points[0].step = 5 must be 0, the first step"):
+    with raises(ValueError, "points[0].step = 5 must be 0 in the first point"):
         StagedCurve.through([(5, 1.0), (9, 1)])
     with raises(ValueError, "points[2].step = 4", in_range(5, MAX_STEP)):
         StagedCurve.through([(0, 1.0), (5, 1.0), (4, 0.5), (9, 1.0)])
@@ -47,6 +48,13 @@ def test_wrong_points():
         StagedCurve.through([(0, 1.0), (5, 1.5)])
     with raises(TypeError, "points[0] = np.float64(0.0) must be a pair (step, level)"):
         StagedCurve.through(np.zeros(5))
+
+
+@pytest.mark.parametrize("levels", [(0, 1, 0), (1, 1, 0), (0.0, 1.0, 0.0), (0.5, 1, 0)])
+def test_points_of_level_and_step(levels):
+    """In the wrong order."""
+    with pytest.raises((TypeError, ValueError), match=r"; a point is \(step, level\)"):
+        StagedCurve.through(zip(levels, (0, 500, 1000), strict=True))
 
 
 @raises(TypeError, f"points[1].step = np.float32(0.5) {AN_INTEGER}")

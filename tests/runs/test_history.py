@@ -151,6 +151,11 @@ def test_missing_file_above_step_0_is_a_warning_once(path):
         check_resume_file(path, LOWER_PEAK, 40)
 
 
+@raises(TypeError, "path = None must be the path of a file")
+def test_path_that_is_none():
+    check_resume_file(None, RECORD, 0)
+
+
 @raises(ValueError, "is a URL")
 def test_url_is_rejected():
     check_resume_file(Path("gs://bucket/curve.json"), RECORD, 0)

@@ -116,8 +116,7 @@ def test_longer_run_in_percent_is_told_to_write_steps():
     in_steps = resume_record(StagedCurve.wsd(2000, warmup_steps=50, decay_steps=200))
     with raises(
         ValueError,
-        "; to train longer, keep the lengths ",
-        ", written in steps and not in percent, or stretch a decay",
+        "; to train longer, give the phases so far the same lengths in steps, not percent, ",
         "; otherwise resume with the old curve, or pass strict=False",
     ):
         check_resume(saved, in_percent, 600)
@@ -145,6 +144,11 @@ def test_negative_step():
 @raises(ValueError, "saved = ", "is not from resume_record: ")
 def test_saved_value_that_is_not_a_record(record):
     check_resume(record, RECORD, 10)
+
+
+@raises(TypeError, "strict = 'no' must be a bool")
+def test_text_in_place_of_strict():
+    check_resume(RECORD, RECORD, 0, strict="no")
 
 
 @raises(ValueError, "now = [] has no record: pass what resume_record returns")

@@ -208,7 +208,7 @@ def test_lost_state_of_a_decayed_learning_rate(optimizer_class):
     optimizer_state, _ = states_after_20_updates(optimizer_class)
     optimizer = optimizer_with([1e-5, 1e-5], optimizer_class)
     optimizer.load_state_dict(optimizer_state)
-    with warns_once(r"^param_groups\[0\] has lr = .* To resume a run, load the scheduler's state"):
+    with warns_once(r"^param_groups\[0\] has lr = .* To resume a run, call scheduler.load"):
         scheduler = lambda_lr(optimizer, LONG)
         advance(optimizer, scheduler, 60)
 
@@ -225,16 +225,6 @@ def test_lost_state_of_an_optimizer_loaded_later(optimizer_class, seen):
     optimizer.load_state_dict(optimizer_state)
     with warns_once(lacks_state(seen, "1e-05")):
         advance(optimizer, scheduler, 60)
-
-
-def test_set_peak_starts_another_run():
-    optimizer_state, _ = states_after_20_updates(AdamW)
-    optimizer = optimizer_with([1e-5, 1e-5], AdamW)
-    optimizer.load_state_dict(optimizer_state)
-    scheduler = lambda_lr(optimizer, LONG)
-    scheduler.set_peak(1e-5)
-    advance(optimizer, scheduler, 5)
-    assert lrs_of(optimizer)[0] == LONG.learning_rate(5, 1e-5)
 
 
 # Without advice, and with warnings as errors.
@@ -269,60 +259,7 @@ def test_warning_as_error_changes_nothing(mistake):
     repeat(optimizer, scheduler, **mistake)
 
 
-# Advice that is followed.
-
-
-def resumed_without_scheduler():
-    """Return an optimizer with the state of update 70, and the state of its scheduler."""
-    optimizer = optimizer_with([0.1, 0.1])
-    scheduler = lambda_lr(optimizer, CURVE)
-    repeat(optimizer, scheduler, times=70, updates=1, steps=1)
-    loaded = optimizer_with([0.1, 0.1])
-    loaded.load_state_dict(optimizer.state_dict())
-    return loaded, scheduler.state_dict()
-
-
-def make_lr_the_peak(optimizer, key, _call, _state):
-    for group in optimizer.param_groups:
-        del group[key]
-    return lambda_lr(optimizer, CURVE)
-
-
-def keep_the_base(optimizer, _key, call, _state):
-    scheduler = lambda_lr(optimizer, CURVE)
-    eval(call, {"scheduler": scheduler})
-    return scheduler
-
-
-def load_the_state(optimizer, _key, _call, state):
-    scheduler = lambda_lr(optimizer, CURVE)
-    scheduler.load_state_dict(state)
-    return scheduler
-
-
-@pytest.mark.parametrize("follow_advice", [make_lr_the_peak, keep_the_base, load_the_state])
-def test_advice_about_an_overwritten_lr_suffices(follow_advice):
-    optimizer, state = resumed_without_scheduler()
-    advice = r"write del group\[\"(\w+)\"\] .* call (scheduler\.set_peak\(.*?\))\."
-    with warns_once(advice) as messages:
-        repeat(optimizer, lambda_lr(optimizer, CURVE), times=1, updates=1, steps=1)
-    (message,) = messages
-    key, call = re.search(advice, message).groups()
-
-    optimizer, state = resumed_without_scheduler()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", CurveWarning)
-        scheduler = follow_advice(optimizer, key, call, state)
-        repeat(optimizer, scheduler, times=10, updates=1, steps=1)
-
-
-def test_last_epoch_past_the_end(optimizer):
-    """Somebody passes the length of the run, as for another scheduler."""
-    for group in optimizer.param_groups:
-        group["initial_lr"] = 0.1
-    with warns_once(r"^last_epoch = 1000 lies past the end of the curve"):
-        lambda_lr(optimizer, PlateauCurve(1000), 1000)
-    lambda_lr(optimizer, PlateauCurve(1000), 999)
+# A follower without effect.
 
 
 def test_option_that_is_zero_in_every_group():

@@ -47,6 +47,7 @@ NOT_A_KEY = "must be a key of the parameter groups"
         (TypeError, ["curve = ", "PlateauCurve("], {"curve": [CURVE, None]}),
         (ValueError, ["curve has length 3", "parameter groups is 2"], {"curve": [CURVE] * 3}),
         (ValueError, [f"last_epoch = -2 {at_least(-1)}"], {"last_epoch": -2}),
+        (TypeError, ["strict = 'no' must be a bool"], {"strict": "no"}),
         (
             ValueError,
             ["last_epoch = 7 with DataClock(8)", "DataClock(8, count=n)", "load_state_dict"],
@@ -229,6 +230,17 @@ def test_whole_checkpoint_of_torchs_scheduler(scheduler):
 def test_state_without_a_counter(scheduler, state):
     part = "not the state of a scheduler: it has no 'last_epoch'"
     scheduler.rejects(state, part)
+
+
+def test_state_of_torch_with_damaged_peaks(scheduler):
+    state = {"last_epoch": 3, "base_lrs": None}
+    scheduler.rejects(state, "base_lrs = None must be a list with the peak of each group")
+
+
+def test_text_in_place_of_strict(optimizer):
+    scheduler = lambda_lr(optimizer, CURVE)
+    with raises(TypeError, "strict = 'no' must be a bool", unchanged=[scheduler]):
+        scheduler.load_state_dict(scheduler.state_dict(), strict="no")
 
 
 def test_state_of_two_schedulers(scheduler):

@@ -49,6 +49,14 @@ def test_step_after_every_update(build, optimizer):
     advance(optimizer, scheduler, 105)
 
 
+def test_groups_that_are_reordered_before_every_second_update(optimizer):
+    scheduler = lambda_lr(optimizer, LONG)
+    for _ in range(100):
+        advance(optimizer, scheduler)
+        optimizer.param_groups.reverse()
+        advance(optimizer, scheduler)
+
+
 def test_averaging_of_weights(optimizer):
     averaging = SWALR(optimizer, swa_lr=0.05, anneal_epochs=3)
     scheduler = lambda_lr(optimizer, CURVE)

@@ -116,7 +116,7 @@ def test_saved_base_of_a_follower_warns_until_it_is_set():
         saved.step()
     optimizer = optimizer_with([0.5, 0.5], weight_decay=0.25)
     decay = follow(optimizer, "weight_decay", CURVE)
-    message = r"saved with a base of 0\.5, now 0\.25\. .* with 0\.5; .*set_base_value\(…\)"
+    message = r"saved with a base of 0\.5, now 0\.25\. .* with 0\.5: .*set_base_value\(…\)"
     with pytest.warns(CurveWarning, match=message):
         decay.load_state_dict(through_file(saved.state_dict()))
     assert decay.base_values == [0.5, 0.5]

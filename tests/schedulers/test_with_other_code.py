@@ -14,13 +14,12 @@ from support.schedulers.runs import (
     new_parameter,
     optimizer_with,
 )
-from support.training.models import Net, mean_loss
 from support.training.steps import through_file
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import ConstantLR, SequentialLR
 
 from plateau_jax import CurveWarning, PlateauCurve
-from torch_bridge import TrainStep, follow, lambda_lr
+from torch_bridge import follow, lambda_lr
 
 LINEAR = PlateauCurve(200, decay_shape="linear")
 
@@ -170,13 +169,6 @@ def test_factor_warns_with_its_remedy(key, option, make_value):
     optimizer.step()
     with pytest.warns(CurveWarning, match=f"1 of 1 .* have a factor {key}"):
         part.step()
-
-
-def test_factor_in_a_group_of_a_training_step_warns():
-    model = Net()
-    optimizer = SGD([{"params": model.parameters(), "lr_scale": 0.5}], lr=0.5)
-    with pytest.warns(CurveWarning, match="have a factor lr_scale"):
-        TrainStep(model, optimizer, mean_loss, CURVE)
 
 
 # Optimizers that are not plain.

@@ -68,11 +68,12 @@ def value_messages(
         index = next(i for i, other in enumerate(groups_of(optimizer)) if other is group)
         shown, shown_base, key = f"{value:.8g}", shortest_decimal(base), option.base_key
         bases = one_if_equal([*map(shortest_decimal, all_bases)])
+        owner, _, _ = setter.partition(".")
         yield (
             f"param_groups[{index}] has {option} = {shown}, but its {key} = {shown_base}, so the "
-            f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before the '
-            f"scheduler is built or the group is added. To schedule {shown_base}, call "
-            f"{setter}({bases}). To resume a run, load the scheduler's state. If one of "
+            f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before '
+            f"{owner} is built or the group is added. To schedule {shown_base}, call "
+            f"{setter}({bases}). To resume a run, call {owner}.load_state_dict(state). If one of "
             f"torch's schedulers wrote {option}, nothing is wrong"
         )
 

@@ -19,7 +19,7 @@ from torch_bridge.schedulers.scheduler_state import FOLLOWER_FORMAT, find_state
 class follow(GroupScheduler):
     """A curve for an option of an optimizer other than the learning rate, such as the weight decay.
 
-    After n calls of `step()` each group has
+    A class derived from torch's `LRScheduler`. After n calls of `step()` each group has
 
         group[key] = float32(float32(base) · curve(n))
 
@@ -40,7 +40,6 @@ class follow(GroupScheduler):
     Attributes:
         base_values: The base of each group that has the option, in float32.
         curves: The curve of each of these groups.
-        curve_step: The step of the curve that gives the values.
 
     Raises:
         TypeError, ValueError: As for `lambda_lr`; or one of these:

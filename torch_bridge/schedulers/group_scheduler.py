@@ -71,10 +71,10 @@ class GroupScheduler(LRScheduler):
     _get_lr_called_within_step = True
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
 
-    lr_lambdas: list[Any]
-    """The curve of each group."""
+    lr_lambdas: list[Curve]
+    """The curve of each group; `curves` is the same list."""
     base_lrs: list[Any]
-    """The base of each group, in float32; the base of a `lambda_lr` is the peak."""
+    """The base of each group, a float32 number as a float; that of a `lambda_lr` is the peak."""
 
     def __init__(
         self,
@@ -319,7 +319,7 @@ class GroupScheduler(LRScheduler):
 
     @property
     def last_epoch(self) -> int:
-        """The number of steps so far; -1 while it waits for its turn in a `SequentialLR`."""
+        """Calls of `step` so far; -1 while it waits for its turn in a `SequentialLR`."""
         return self._position.updates
 
     # In torch's class, a plain attribute.
@@ -449,10 +449,9 @@ class GroupScheduler(LRScheduler):
 
     def _before_update(self, advice: StepAdvice) -> None:
         """Count an update of the optimizer, for the advice."""
-        groups = self._present()
         # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
         # one update.
-        if groups and groups[0]["params"] and self._place_of(groups[0]) == 0:
+        if any(group["params"] and self._place_of(group) == 0 for group in self._present()):
             message = advice.count_update(
                 self.optimizer, self._position, self._schedules, self._has_loaded
             )

@@ -21,7 +21,7 @@ from torch_bridge.schedulers.scheduler_state import SCHEDULER_FORMAT, read_sched
 
 # Named like a function, as `torch.no_grad` is, because programs call it like one.
 class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """A PyTorch scheduler that follows a curve.
+    """A PyTorch scheduler that follows a curve: a class derived from torch's `LambdaLR`.
 
     After n calls of `step()` each group has the learning rate
 
@@ -63,14 +63,9 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         advise: False to turn off the warnings under `Warns` that come with an update or a step.
 
     Attributes:
-        curves: The curve of each group.
-        curve_step: The step of the curve that gives the learning rates of the next update;
-            `last_epoch` counts the calls of `step`.
-        consumed: The sum of the counts of all updates; without a `DataClock`, their number.
         count: The samples or tokens that the next `step()` counts if you call it without `count`.
             That step resets it to None. Set it on this scheduler, not on one that wraps it.
-        strict: The default of `strict` in `load_state_dict`.
-        unit: The samples or tokens in one step of the curve; None if a step is an update.
+        strict (bool): The default of `strict` in `load_state_dict`.
 
     Raises:
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.
@@ -120,7 +115,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         clock: AnyClock | None = None,
         advise: bool = True,
     ) -> None:
-        self.strict = strict
+        self.strict = checks.boolean("strict", strict)
         self.count: int | Tensor | None = None
         super().__init__(optimizer, LEARNING_RATE, curve, clock, last_epoch, advise=advise)
 
@@ -153,6 +148,23 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
                 - A group was added although each group has its own curve.
                 - The program has written something invalid into `base_lrs`, or anything into
                   `lr_lambdas`.
+
+        >>> import torch
+        >>> from torch_bridge import DataClock, HoldBelow, PlateauCurve, lambda_lr
+        >>> def build(clock):
+        ...     optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+        ...     return lambda_lr(optimizer, PlateauCurve(100), clock=clock)
+        >>> scheduler = build(DataClock(64))
+        >>> scheduler.optimizer.step()
+        >>> scheduler.step(count=130)
+        >>> scheduler.curve_step, scheduler.consumed
+        (2, 130)
+        >>> scheduler = build(HoldBelow(0.5, steps=2))
+        >>> for loss in (0.9, 0.4, 0.3, 0.2):
+        ...     scheduler.optimizer.step()
+        ...     scheduler.step(metric=loss)
+        ...     print(scheduler.curve_step, end=" ")
+        1 1 1 2
         """
         if epoch is not None and self._clock.rules:
             metric = _metric_in_place_of_epoch(epoch, metric)
@@ -301,8 +313,7 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         >>> branch.curve_step
         400
         """
-        if strict is None:
-            strict = self.strict
+        strict = checks.boolean("strict", self.strict if strict is None else strict)
         self._load("a scheduler", read_scheduler_state, state_dict, strict=strict)
         self.count = None
 

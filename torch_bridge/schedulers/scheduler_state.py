@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict, cast
 
 from plateau_jax.arguments import checks
-from plateau_jax.saved_states.formats import Format, check_bool, check_is_not_around
+from plateau_jax.saved_states.formats import Format, check_is_not_around
 from torch_bridge.groups.options import as_number, bases_per_group
 
 
@@ -99,6 +99,8 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
             f"{_instead('n - 1')}; n is the number of updates so far"
         )
     peaks = first["base_lrs"]
+    if not checks.is_ordered(peaks):
+        raise TypeError(checks.must("base_lrs", peaks, "be a list with the peak of each group"))
     return {
         "last_epoch": updates,
         "_step_count": max(updates, 0) + 1,
@@ -140,7 +142,7 @@ def check_values(state: Mapping[str, Any]) -> dict[str, Any]:
             shown = checks.short_repr(values)
             raise ValueError(f"state_dict has {name} = {shown}, not one for each of its groups")
     for value in in_charge:
-        check_bool("in_charge", value)
-    check_bool("peak_was_set", state["peak_was_set"])
+        checks.boolean("in_charge", value)
+    checks.boolean("peak_was_set", state["peak_was_set"])
     checks.at_least("_step_count", state["_step_count"], 0)
     return {**state, "base_lrs": bases_per_group("base_lrs", bases, num_groups), "_last_lr": last}

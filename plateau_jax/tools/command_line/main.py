@@ -252,21 +252,23 @@ def _replacing(path: Path) -> Generator[Path]:
     An error, an interrupt or a full disk leaves the file as it was.
     """
     # Such as a FIFO, or /dev/stdout, which may be a link to a file.
-    if Path("/dev") in path.parents or (path.exists() and not path.is_file()):
-        yield path
-        return
-    path = path.resolve()  # of a link, the file itself
-    # With the same suffix, by which matplotlib chooses the format.
-    temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    is_in_place = Path("/dev") in path.parents or (path.exists() and not path.is_file())
+    temporary = path
+    if not is_in_place:
+        path = path.resolve()  # of a link, the file itself
+        # With the same suffix, by which matplotlib chooses the format.
+        temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
         yield temporary
-        temporary.replace(path)
+        if not is_in_place:
+            temporary.replace(path)
     except OSError as error:
-        if error.filename == str(temporary):
+        if error.filename in (None, str(temporary)):  # None for a full disk
             error.filename = str(path)
         raise
     finally:
-        temporary.unlink(missing_ok=True)
+        if not is_in_place:
+            temporary.unlink(missing_ok=True)
 
 
 def _write_values(curve: Curve, peak: float | None, file: TextIO) -> None:

@@ -53,7 +53,7 @@ def _svg(curve: Curve) -> str:
     style = f'style="width:100%;max-width:{full_width}px;height:auto"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style} role="img" font-size="11">'
-        f"<title>{type(curve).__name__}, {total} steps</title>"
+        f"<title>{escape(type(curve).__name__)}, {total} steps</title>"
         f"{_shades(segments)}{_axes(total, top)}"
         f'<polyline points="{points}" fill="none" stroke="{_LINE}" stroke-width="2"/></svg>'
     )

@@ -19,7 +19,9 @@ def plot(
 ) -> Any: ...
 @overload
 def plot(*curves: Curve, peak_value: float = 1.0, ax: Any = None) -> Any: ...
-def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
+def plot(
+    *curves: Curve | Iterable[Curve] | Mapping[str, Curve], peak_value: float = 1.0, ax: Any = None
+) -> Any:
     """Plot learning rates, peak_value · curve(step), against the step. Needs matplotlib.
 
     If the Axes have no lines, a single curve is drawn with its warmup and plateaus shaded. For
@@ -33,7 +35,7 @@ def plot(*curves: Any, peak_value: float = 1.0, ax: Any = None) -> Any:
             kept.
 
     Returns:
-        The Axes.
+        The Axes, a `matplotlib.axes.Axes`.
 
     Raises:
         TypeError: An argument is not a `Curve`.

@@ -17,25 +17,7 @@ from plateau_jax.tools.logged_lrs.printed import Floats, PrintedLrs
 
 @dataclass(frozen=True)
 class LogComparison:
-    """How the learning rates of a log compare with a curve: see `compare_log`.
-
-    Attributes:
-        num_lrs: The number of logged learning rates.
-        digits: The number of significant digits that the log prints; None if it does not show them.
-        counts_from: 1 if the log is explained only if it counts updates from 1, or if it is then on
-            the curve for longer; else 0. Updates in the texts of the faults count from 0. If the
-            log is explained in both ways, this is 0, and `faults` also has those from 1.
-        first_difference: The first step in the log at which the learning rate is not on the curve;
-            None if all are.
-        logged, expected: The learning rate there in the log, and that of the curve; None if all are
-            on the curve.
-        faults: The faults that explain every learning rate of the log, without those that another
-            one includes; at most eight ranges each. Empty if no known fault does, or if all are on
-            the curve and the log does not continue past its end. A fault is a named tuple of
-            `name`, `text`, and `least` and `most`, the limits of its number.
-        not_logged: A text that names the steps of the curve before the first row and after the
-            last; "" if there are none.
-    """
+    """How the learning rates of a log compare with a curve: `compare_log` describes it."""
 
     num_lrs: int
     digits: int | None
@@ -132,9 +114,25 @@ def compare_log(
             else `Value`, as TensorBoard writes. If a cell is a list, its first item is used.
 
     Returns:
-        A `LogComparison` with the attributes `first_difference`, `logged` and `expected`, `fault`
-        (None if there is none, or if several explain the log), `faults`, `counts_from`, `num_lrs`,
-        `digits` and `not_logged`. As text it is a report.
+        A dataclass with these attributes; `print` shows it as a report:
+
+        - `first_difference`: The first step in the log at which the learning rate is not on the
+          curve; None if all are.
+        - `logged`, `expected`: The learning rate there in the log, and that of the curve; None if
+          all are on the curve.
+        - `fault`: The fault, if exactly one explains the log; else None.
+        - `faults`: The faults that explain every learning rate of the log, without those that
+          another one includes; at most eight ranges each. Empty if no known fault does, or if all
+          are on the curve and the log does not continue past its end. A fault is a named tuple of
+          `name`, `text`, and `least` and `most`, the limits of its number.
+        - `counts_from`: 1 if the log is explained only if it counts updates from 1, or if it is
+          then on the curve for longer; else 0. Updates in the texts of the faults count from 0. If
+          the log is explained in both ways, this is 0, and `faults` also has those from 1.
+        - `num_lrs`: The number of logged learning rates.
+        - `digits`: The number of significant digits that the log prints; None if it does not show
+          them.
+        - `not_logged`: A text that names the steps of the curve before the first row and after the
+          last; "" if there are none.
 
     Raises:
         TypeError: `source` is neither a path nor rows, or `curve` is not a curve.

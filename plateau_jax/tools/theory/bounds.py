@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +87,7 @@ class Comparison:
 def compare(curves: Iterable[Curve] | Mapping[str, Curve], /) -> Comparison: ...
 @overload
 def compare(*curves: Curve) -> Comparison: ...
-def compare(*curves: Any) -> Comparison:
+def compare(*curves: Curve | Iterable[Curve] | Mapping[str, Curve]) -> Comparison:
     """Compare curves by the predictions of theory, each at its best peak.
 
     The first curve is the reference.

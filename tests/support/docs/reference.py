@@ -1,11 +1,13 @@
-"""The chapters of the API reference: Markdown from the docstrings, for GitHub and the site.
+"""The API reference: Markdown from the docstrings, for GitHub and the site.
 
-`python -m support.docs.reference`, in `tests/`, writes them. `docs/reference/index.md` lists the
-names of each chapter; what stands above the first name of a chapter is written by hand.
+`python -m support.docs.reference`, in `tests/`, writes it. `docs/reference/index.md` lists the
+names of each chapter; what follows a name there is the first line of its docstring. What stands
+above the first name of a chapter is written by hand, and so is the list of types in the index.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -17,21 +19,22 @@ from griffe2md import (  # pyright: ignore[reportMissingTypeStubs]  # it marks n
 )
 from support.docs.pages import REFERENCE, ROOT
 
+INDEX = REFERENCE / "index.md"
+
 CURVES = ("PlateauCurve", "StagedCurve")
 """Their entries leave out the methods that `Curve` describes."""
 
 
 def listed() -> Iterator[tuple[str, Path, list[str]]]:
     """Yield the package, the path and the names of each chapter, as the index lists them."""
-    index = (REFERENCE / "index.md").read_text(encoding="utf-8")
-    for part in index.split("\n## ")[1:]:
+    for part in INDEX.read_text(encoding="utf-8").split("\n## ")[1:]:
         package, _, items = part.partition("\n")
-        for file, names in re.findall(r"^- \[[^]]+\]\((\w+\.md)\): (.+)$", items, re.MULTILINE):
-            yield package, REFERENCE / file, re.findall(r"\[(\w+)\]", names)
+        for file, names in re.findall(r"^- \[.+\]\((\w+\.md)\)\n((?:  - .+\n)+)", items, re.M):
+            yield package, REFERENCE / file, re.findall(r"^  - \[`(\w+)`\]", names, re.M)
 
 
-def chapters() -> Iterator[tuple[Path, str]]:
-    """Yield the path and the text of each chapter."""
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yield the path and the text of each page: the chapters, then the index."""
     loader = griffe.GriffeLoader(
         docstring_parser="google",
         docstring_options={"returns_multiple_items": False},
@@ -41,11 +44,19 @@ def chapters() -> Iterator[tuple[Path, str]]:
     loader.resolve_aliases(implicit=False, external=False)
     for package in packages.values():
         _indent_items(package)
+    types = _Types(loader.modules_collection, _type_targets())
+    index = INDEX.read_text(encoding="utf-8")
     for package, path, names in listed():
         text, *_ = path.read_text(encoding="utf-8").partition("\n## ")
         for name in names:
-            text = f"{text.rstrip()}\n\n{_entry(packages[package][name])}"
+            value = packages[package][name]
+            text = f"{text.rstrip()}\n\n{_entry(value, types)}"
+            link = f"  - [`{name}`]({path.name}#{name.lower()})"
+            assert value.docstring is not None
+            summary, *_ = value.docstring.lines
+            index = re.sub(rf"^{re.escape(link)}.*", f"{link} – {summary}", index, flags=re.M)
         yield path, text
+    yield INDEX, index
 
 
 def _indent_items(parent: griffe.Object | griffe.Alias) -> None:
@@ -62,14 +73,45 @@ def _indent_items(parent: griffe.Object | griffe.Alias) -> None:
         _indent_items(member)
 
 
-def _entry(value: griffe.Object | griffe.Alias) -> str:
-    described: list[str] = []
-    for section in value.docstring.parsed if value.docstring else ():
-        if isinstance(section, griffe.DocstringSectionAttributes):
-            described = [f"!^{attribute.name}$" for attribute in section.value]
+@dataclass(frozen=True)
+class _Types:
+    """The types of arguments and results, as links to their entries or to the list in the index."""
+
+    modules: griffe.ModulesCollection
+    targets: dict[str, str]
+    """The target of the link from each name."""
+
+    def written(self, name: str, path: str) -> str:
+        """Return a type as a link; an alias of ours without a target as what it stands for."""
+        if name in self.targets:
+            return f"[{name}]({self.targets[name]})"
+        package, *_ = path.partition(".")
+        if package not in self.modules.members:
+            return name
+        text = ""
+        # Fails for a class, which has no value: it belongs in the list of the index.
+        for part in self.modules[path].value.iterate(flat=True):
+            if isinstance(part, griffe.ExprName):
+                part = self.written(part.name, part.canonical_path)
+            text += part.replace("'", '"')
+        return text
+
+
+def _type_targets() -> dict[str, str]:
+    targets: dict[str, str] = {}
+    for _, path, names in listed():
+        targets |= {name: f"{path.name}#{name.lower()}" for name in names}
+    _, _, types = INDEX.read_text(encoding="utf-8").partition("\n## Types\n")
+    for names in re.findall(r"^- (.+?) –", types, re.M):
+        targets |= dict.fromkeys(re.findall(r"`(\w+)`", names), f"{INDEX.name}#types")
+    return targets
+
+
+def _entry(value: griffe.Object | griffe.Alias, types: _Types) -> str:
+    attributes = _list_attributes(value) if value.is_class else []
     options: ConfigDict = {
         **default_config,
-        "filters": [r"!^_(?!_call__$)", *described],
+        "filters": [r"!^_(?!_call__$)", *(f"!^{attribute}$" for attribute in attributes)],
         "inherited_members": value.name not in CURVES,
         "line_length": 88,
         "members_order": "source",
@@ -77,18 +119,77 @@ def _entry(value: griffe.Object | griffe.Alias) -> str:
         "show_if_no_docstring": False,
         "summary": False,
     }
+
+    def written_name(match: re.Match[str]) -> str:
+        name, path = match.groups()
+        if path == "typing.Self":
+            name = value.name
+        return types.written(name, path)
+
+    def written_types(match: re.Match[str]) -> str:
+        return _as_code(re.sub(r"\[(\w+)\]\(#([\w.]+)\)", written_name, match[1]))
+
     # An alias, of a name that a package imports, has all that is read of an object.
     text = render_object_docs(cast(griffe.Object, value), options)
     text = re.sub(r"^(#+ )`\w+\.(.+)`$", r"\1\2", text, flags=re.MULTILINE)
-    # The types link to headings that no page has.
-    text = re.sub(r"\[([^][]*)\]\(#[^)]*\)", r"\1", text)
-    text = re.sub(r"</?code>", "`", text)
+    text = re.sub(r"<code>(.+?)</code>", written_types, text)
+    # The attributes link to headings that no page has.
+    text = re.sub(r"\[(\*\*\w+\*\*)\]\(#[^)]*\)", r"\1", text)
+    text = re.sub(r"`docs/(\w+\.md)`", _page_link, text)
     text = re.sub(r"^- \*\*(\*+)", r"- **\\\1", text, flags=re.MULTILINE)
     text = re.sub(r"^>>> .*\n(?:.+\n)*", r"```pycon\n\g<0>```\n", text, flags=re.MULTILINE)
     text = re.sub(r" +$", "", text, flags=re.MULTILINE)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
+def _list_attributes(value: griffe.Object | griffe.Alias) -> list[str]:
+    """List all attributes that have a docstring in one section; return the names in it."""
+    assert value.docstring is not None
+    sections = value.docstring.parsed
+    for section in sections:
+        if isinstance(section, griffe.DocstringSectionAttributes):
+            break
+    else:
+        section = griffe.DocstringSectionAttributes([])
+        # Below the arguments, or at the end.
+        kinds = [other.kind for other in sections]
+        place = len(kinds)
+        if griffe.DocstringSectionKind.parameters in kinds:
+            place = kinds.index(griffe.DocstringSectionKind.parameters) + 1
+        sections.insert(place, section)
+    members = value.members if value.name in CURVES else value.all_members
+    listed_names = [attribute.name for attribute in section.value]
+    for name, member in members.items():
+        is_attribute = member.is_attribute and not name.startswith("_")
+        if is_attribute and member.docstring and name not in listed_names:
+            attribute = griffe.DocstringAttribute(name, description=member.docstring.value)
+            attribute.annotation = cast(griffe.Attribute, member).annotation
+            attribute.description = attribute.description.replace("\n", "\n  ")
+            section.value.append(attribute)
+            listed_names.append(name)
+    if not listed_names:
+        sections.remove(section)
+    return listed_names
+
+
+def _as_code(types: str) -> str:
+    """Return types as code, which Markdown's own cannot be if it has links in it."""
+    if "](" in types:
+        one = re.fullmatch(r"\[(\w+)\](\(\S+\))", types)
+        if one:
+            return f"[`{one[1]}`]{one[2]}"
+        return f"<code>{types}</code>"
+    if types.startswith("("):  # the errors under one description
+        return ", ".join(f"`{error}`" for error in types[1:-1].split(", "))
+    return f"`{types}`"
+
+
+def _page_link(match: re.Match[str]) -> str:
+    """Return a link with the title of the page."""
+    title, *_ = (ROOT / "docs" / match[1]).read_text(encoding="utf-8").splitlines()
+    return f"[{title.removeprefix('# ')}](../{match[1]})"
+
+
 if __name__ == "__main__":
-    for path, text in chapters():
+    for path, text in pages():
         path.write_text(text, encoding="utf-8")

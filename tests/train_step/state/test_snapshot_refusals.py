@@ -151,6 +151,14 @@ def test_load_warns_of_a_peak_set_before_the_first_update():
     assert_equal_trees(step.state_dict(), saved.state_dict())
 
 
+def test_strict_that_is_text():
+    step = make_step()
+    with raises(TypeError, "strict = 'no' must be a bool", unchanged=[step]):
+        step.load_state_dict(step.state_dict(), strict="no")
+    with raises(TypeError, "strict = 'no' must be a bool"):
+        make_step(strict="no")
+
+
 def test_strict_of_a_step_is_the_default_of_loads():
     saved = make_step()
     train(saved, batches(3))

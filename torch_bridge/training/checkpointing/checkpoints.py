@@ -78,6 +78,8 @@ class Checkpoints:
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 3) -> None:
         self.keep = checks.at_least("keep", keep, 1)
+        if not isinstance(directory, str | os.PathLike):
+            raise TypeError(checks.must("directory", directory, "be the path of a directory"))
         self.directory = Path(directory).absolute()
         checkpoint_dirs.check_run_directory(self.directory)
         self._key = os.path.realpath(self.directory)
@@ -120,8 +122,7 @@ class Checkpoints:
 
         def copy_parts() -> _RankMessage:
             checked_step = checks.at_least("step", step, 0)
-            if type(wait) is not bool:
-                raise TypeError(checks.must("wait", wait, "be a bool; no part can have this name"))
+            checks.boolean("wait", wait, "be a bool; no part can have this name")
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 states[name] = parts.copy_state(name, part)

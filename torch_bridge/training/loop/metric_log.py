@@ -158,7 +158,8 @@ class MetricLog:
         warn(
             f"the last {self._skipped_in_a_row} updates were all skipped, so no weight changed: "
             f"the newest loss is {newest['loss']}, its gradient norm {newest['grad_norm']}. Resume "
-            "from a checkpoint before the first of them, with a lower peak or max_norm=1.0; "
+            "from a checkpoint before the first of them, and after the load call "
+            "train_step.set_peak(…) with a lower peak, or build the step with max_norm=1.0; "
             'on_nonfinite="raise" ends a run at the first nonfinite loss'
         )
 

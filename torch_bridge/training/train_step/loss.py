@@ -18,7 +18,8 @@ LossFunction = Callable[[Any, Any], _Result] | Callable[[Any, Any, Any], _Result
 
 _MEANING = (
     "a pair is (sum, weight), the loss is sum/weight, and the weight is a count of samples or "
-    "tokens. To return more than the loss, build the step with has_aux=True and return (loss, aux)"
+    "tokens. To return more than the loss, build the step with has_aux=True and return (loss, "
+    "aux), with tensors in aux"
 )
 
 _TORCH_LOSS_MODULES = ("torch.nn.modules.loss", "torch.nn.functional")

@@ -116,9 +116,9 @@ class TrainStep:
             unit that is too large.
 
     Attributes:
-        model: The module.
-        optimizers: The torch optimizers, a tuple.
-        strict: The argument `strict`.
+        model (Module): The module.
+        optimizers (tuple[Optimizer, ...]): The torch optimizers.
+        strict (bool): The argument `strict`.
 
     Raises:
         TypeError, ValueError: An argument, or a combination of arguments, is not supported. The
@@ -194,7 +194,7 @@ class TrainStep:
 
         self.model = model
         self.optimizers = optimizers
-        self.strict = strict
+        self.strict = checks.boolean("strict", strict)
         self._parallelism = parallelism
         self._raises = on_nonfinite == "raise"
         self._status = Status(is_distributed=parallelism.is_distributed)
@@ -426,8 +426,7 @@ class TrainStep:
         """
         self._status.check_loadable()
         self._steppers.check()  # `prepare` could fail on a setting that a damaged state left behind
-        if strict is None:
-            strict = self.strict
+        strict = checks.boolean("strict", self.strict if strict is None else strict)
         checked = self._state.check(state_dict, strict=strict)
         for message in checked.run.warnings:
             warn(message)

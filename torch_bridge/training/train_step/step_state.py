@@ -18,7 +18,7 @@ from plateau_jax.clocks.position import dump_position
 from plateau_jax.runs.comparison import StateOwner
 from plateau_jax.runs.record import dump_records, records_of
 from plateau_jax.runs.resume import ResumedRun, resume
-from plateau_jax.saved_states.formats import Format, check_bool, reading_state_of
+from plateau_jax.saved_states.formats import Format, reading_state_of
 from torch_bridge.groups.optimizers import groups_of
 from torch_bridge.groups.options import check_length
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
@@ -204,7 +204,7 @@ class StepState:
         clock = self._clock
         applied = checks.in_range("applied", state["applied"], 0, MAX_CONSUMED)
         checks.in_range("skipped", state["skipped"], 0, MAX_CONSUMED)
-        check_bool("peak_was_set", state["peak_was_set"])
+        checks.boolean("peak_was_set", state["peak_was_set"])
         now = records_of(clock.curves, clock.peaks, clock.settings)
         # A rollback to before `set_peak`.
         is_rollback = self.peak_was_set and clock.read_counters().applied > 0

@@ -1,0 +1,312 @@
+"""Warnings of `TrainStep`, its checkpoints and its log: their advice is silent and right.
+
+`test_curves` says how to read these tests. `train_step/test_warnings` follows the advice about a
+resumed optimizer for all optimizers, and `train_step/cuda_graphs` that about captured updates.
+"""
+
+import warnings
+
+import pytest
+import torch
+from support.curve_warnings import warns
+from support.training.models import Net, batches, mean_loss, square_loss
+from support.training.steps import train
+from torch import distributed, nn
+from torch.optim import SGD, AdamW
+
+from plateau_jax import DataClock, PlateauCurve, StagedCurve
+from torch_bridge import Checkpoints, MetricLog, TrainStep, count_updates, distribute
+
+CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 30)], min_lr_ratio=0.1)
+(BATCH,) = batches(1)
+LOADER = batches(5)
+
+
+def build(optimizer_class=SGD, curve=CURVE, loss_fn=mean_loss, **options):
+    model = Net()
+    return TrainStep(model, optimizer_class(model.parameters(), lr=0.1), loss_fn, curve, **options)
+
+
+def check_next_lrs(step, curve_step, peaks=(0.1,), curve=CURVE):
+    lrs = [curve.learning_rate(curve_step, peak) for peak in peaks]
+    assert step(BATCH).lr.tolist() == lrs
+
+
+# An optimizer from an earlier run.
+
+
+def build_with_written_lr(*, deletes_peak=False):
+    """Build a step after a scheduler has left its peaks, and the program has written `lr`."""
+    model = Net()
+    first = SGD(model.first.parameters(), lr=0.25)
+    last = SGD(model.last.parameters(), lr=0.25)
+    for optimizer, peak in ((first, 0.1), (last, 0.2)):
+        (group,) = optimizer.param_groups
+        group["initial_lr"] = peak
+        if deletes_peak:
+            del group["initial_lr"]
+    return TrainStep(model, [first, last], mean_loss, CURVE)
+
+
+def test_overwritten_learning_rate():
+    step = build_with_written_lr()
+    with warns(
+        'To schedule 0.25, write del group["initial_lr"] before train_step is built or the group '
+        "is added. To schedule 0.1, call train_step.set_peak([0.1, 0.2]). To resume a run, call "
+        "train_step.load_state_dict(state)."
+    ):
+        step(BATCH)
+    train(step, [BATCH] * 6)
+    state = step.state_dict()
+
+    step = build_with_written_lr(deletes_peak=True)
+    train(step, [BATCH] * 4)
+    check_next_lrs(step, 4, [0.25, 0.25])
+
+    step = build_with_written_lr()
+    step.set_peak([0.1, 0.2])
+    train(step, [BATCH] * 4)
+    check_next_lrs(step, 4, [0.1, 0.2])
+
+    step = build_with_written_lr()
+    step.load_state_dict(state)
+    check_next_lrs(step, 7, [0.1, 0.2])
+
+
+@pytest.fixture(scope="module")
+def states():
+    """The states of a step and of its optimizer, after 25 updates."""
+    step = build(AdamW)
+    train(step, [BATCH] * 25)
+    return step.state_dict(), step.optimizer.state_dict()
+
+
+def build_with_loaded_optimizer(states, **options):
+    step = build(AdamW, **options)
+    step.optimizer.load_state_dict(states[1])
+    return step
+
+
+def test_lost_position(states):
+    step = build_with_loaded_optimizer(states)
+    with warns(
+        "load the TrainStep's state, train_step.load_state_dict(state); or build it with "
+        "initial_updates=25; or, if the curve is meant to start there with the peak 0.1, build it "
+        "with initial_updates=0"
+    ):
+        step(BATCH)
+
+    step = build_with_loaded_optimizer(states)
+    step.load_state_dict(states[0])
+    check_next_lrs(step, 25)
+    for initial_updates in (25, 0):
+        step = build_with_loaded_optimizer(states, initial_updates=initial_updates)
+        check_next_lrs(step, initial_updates)
+
+
+def test_peak_that_differs_from_the_saved_one(states):
+    model = Net()
+    step = TrainStep(model, AdamW(model.parameters(), lr=0.2), mean_loss, CURVE)
+    with warns(
+        "The run continues with 0.1: build it with this peak; to change it, call "
+        "train_step.set_peak(…) after the load"
+    ):
+        step.load_state_dict(states[0])
+
+    step = build(AdamW)
+    step.load_state_dict(states[0])
+    check_next_lrs(step, 25)
+    step = build(AdamW)
+    step.load_state_dict(states[0])
+    step.set_peak(0.2)
+    check_next_lrs(step, 25, [0.2])
+
+
+def build_with_factors():
+    model = Net()
+    groups = [
+        {"params": model.first.parameters(), "lr_scale": 0.5},
+        {"params": model.last.parameters()},
+    ]
+    return model, SGD(groups, lr=0.1)
+
+
+def test_factor_of_the_learning_rate():
+    with warns(
+        'write for each group that has it: group["lr"] = group["initial_lr"] = '
+        'group.get("initial_lr", group["lr"]) * group.pop("lr_scale")'
+    ):
+        TrainStep(*build_with_factors(), mean_loss, CURVE)
+
+    model, optimizer = build_with_factors()
+    group = optimizer.param_groups[0]
+    group["lr"] = group["initial_lr"] = group.get("initial_lr", group["lr"]) * group.pop("lr_scale")
+    step = TrainStep(model, optimizer, mean_loss, CURVE)
+    train(step, [BATCH] * 4)
+    check_next_lrs(step, 4, [0.05, 0.1])
+
+
+# A run past the end of its curve, or at its start.
+
+
+def test_past_an_end_at_0():
+    epochs = 10
+    step = build(curve=PlateauCurve(20))
+    train(step, LOADER * epochs)
+    with warns(
+        "Give the curve as many steps as the training has updates: total_steps = "
+        "count_updates(loader, epochs); or end it above 0 (min_lr_ratio)"
+    ):
+        step.state_dict()
+
+    for curve in (
+        PlateauCurve(count_updates(LOADER, epochs)),
+        PlateauCurve(20, min_lr_ratio=0.1),
+    ):
+        step = build(curve=curve)
+        train(step, LOADER * epochs)
+        step.state_dict()
+        check_next_lrs(step, 50, curve=curve)
+
+
+def test_far_past_a_floor():
+    floor = PlateauCurve(20, min_lr_ratio=0.1)
+    step = build(curve=floor)
+    train(step, [BATCH] * 1100)
+    with warns("To turn such warnings off, write TrainStep(..., advise=False)"):
+        step.state_dict()
+    step = build(curve=floor, advise=False)
+    train(step, [BATCH] * 1100)
+    step.state_dict()
+    check_next_lrs(step, 1100, curve=floor)
+
+
+def test_past_the_end_of_a_clock():
+    step = build(curve=PlateauCurve(4), clock=DataClock(16, count=8))
+    train(step, [BATCH] * 40)
+    with warns("Give the curve as many steps as the training consumes, in units of 16;"):
+        step.state_dict()
+    curve = PlateauCurve(40 * 8 // 16)
+    step = build(curve=curve, clock=DataClock(16, count=8))
+    train(step, [BATCH] * 40)
+    step.state_dict()
+    check_next_lrs(step, 20, curve=curve)
+
+
+def test_unit_that_is_too_large():
+    step = build(clock=DataClock(1000, count=4))
+    train(step, [BATCH] * 20)
+    with warns("Choose a unit of at most what an update consumes, and check the counts"):
+        step.state_dict()
+    step = build(clock=DataClock(4, count=4))
+    train(step, [BATCH] * 20)
+    step.state_dict()
+    check_next_lrs(step, 20)
+
+
+# Results of the loss function, and updates that are skipped.
+
+
+def loss_and_accuracy(model, batch):
+    return mean_loss(model, batch), torch.tensor(0.75)
+
+
+def test_accuracy_as_a_weight():
+    step = build(loss_fn=loss_and_accuracy)
+    with warns(
+        "To return more than the loss, build the step with has_aux=True and return (loss, aux), "
+        "with tensors in aux. If fractions are meant, turn this warning off: "
+        'warnings.filterwarnings("ignore", "loss_fn returned a weight")'
+    ):
+        step(BATCH)
+
+    step = build(loss_fn=loss_and_accuracy, has_aux=True)
+    result = step(BATCH)
+    assert result.aux == (0.75,)
+    assert result.loss == mean_loss(Net(), BATCH)
+
+    step = build(loss_fn=loss_and_accuracy)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "loss_fn returned a weight")
+        assert step(BATCH).loss == mean_loss(Net(), BATCH) / 0.75
+
+
+def build_that_diverges(**options):
+    """Return a step whose weight gets larger in each update, until its square is not finite."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    return TrainStep(model, optimizer, square_loss, StagedCurve([(100,)], start=1.0), **options)
+
+
+def log_updates(step):
+    log = MetricLog(every=10)
+    for _ in range(40):
+        log(step(torch.full((1, 1), 1e4)))
+    return log
+
+
+def test_updates_that_are_all_skipped():
+    step = build_that_diverges()
+    state = step.state_dict()
+    with warns(
+        "Resume from a checkpoint before the first of them, and after the load call "
+        "train_step.set_peak(…) with a lower peak, or build the step with max_norm=1.0; "
+        'on_nonfinite="raise" ends a run at the first nonfinite loss'
+    ):
+        log_updates(step)
+
+    step = build_that_diverges()
+    step.load_state_dict(state)
+    step.set_peak(1e-9)
+    assert log_updates(step).rows[-1]["loss"] < 1e8
+    step = build_that_diverges(max_norm=1.0)
+    step.load_state_dict(state)
+    assert log_updates(step).rows[-1]["skipped"] == 0
+    step = build_that_diverges(on_nonfinite="raise")
+    with pytest.raises(FloatingPointError):
+        log_updates(step)
+
+
+# Checkpoints and ranks.
+
+
+def test_parts_that_are_not_loaded(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    step = build()
+    train(step, [BATCH] * 5)
+    checkpoints.save(5, step=step, progress={"epoch": 1}, wait=True)
+    progress = {"epoch": 0}
+    with warns("To resume the run, pass them too; to load only some parts, write partial=True"):
+        checkpoints.load(progress=progress)
+
+    step, progress = build(), {"epoch": 0}
+    checkpoints.load(step=step, progress=progress)
+    assert progress == {"epoch": 1}
+    check_next_lrs(step, 5)
+    progress = {"epoch": 0}
+    checkpoints.load(progress=progress, partial=True)
+    assert progress == {"epoch": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.ranks(2)
+def test_model_that_is_not_wrapped():
+    def weights_after(model):
+        step = TrainStep(model, SGD(model.parameters(), lr=0.1), mean_loss, CURVE)
+        train(step, batches(6, seed=distributed.get_rank()))
+        weight = next(step.model.parameters()).detach()
+        weights = [torch.empty_like(weight), torch.empty_like(weight)]
+        distributed.all_gather(weights, weight)
+        return weights
+
+    with warns(
+        "Pass what distribute(model) returns to the step; if you want one model per rank, write "
+        "distribute(model, None)"
+    ):
+        weights_after(Net())
+
+    first, second = weights_after(distribute(Net(), device="cpu"))
+    assert torch.equal(first, second)
+    first, second = weights_after(distribute(Net(), None, device="cpu"))
+    assert not torch.equal(first, second)
