@@ -1,7 +1,6 @@
 """The decision of hold rules: one function of comparisons and `where` for every framework.
 
-The state of a rule is a NamedTuple of int32 and float32 scalars, the integers first. A framework
-starts with
+The state of a rule is a NamedTuple of int32 and float32 scalars. A framework starts with
 
     rules = check_clock(clock, [curve]).rules
     states = tuple(rule._initial_state() for rule in rules)

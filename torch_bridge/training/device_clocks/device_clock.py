@@ -1,9 +1,9 @@
 """The clock on the device: it counts updates, samples or tokens, and has the step of the curve."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -254,8 +254,6 @@ def _check_count(count: Any, most: int, device: torch.device) -> Tensor | int:
 class Hold:
     """The states of the rules, and their decision to hold the curve, on the device.
 
-    Call `write_states` before the first decision.
-
     Args:
         clock: A clock with at least one rule.
         device: The device of the states.
@@ -266,30 +264,14 @@ class Hold:
         self._rules = clock.rules
         flat_starts = sorted(clock.flat_starts)
         self._flat_starts = torch.tensor(flat_starts, dtype=torch.int64, device=device)
-        self._initial = start_position(clock).rule_states
-        self._num_integers = [
-            sum(value.dtype == np.int32 for value in state) for state in self._initial
+        self._states = [
+            type(state)(*[torch.tensor(value, device=device) for value in state])
+            for state in start_position(clock).rule_states
         ]
-        # The integers of all states, and their floats: each tensor is written at once.
-        num_integers = sum(self._num_integers)
-        num_floats = sum(map(len, self._initial)) - num_integers
-        self._integers = torch.zeros(num_integers, dtype=torch.int32, device=device)
-        self._floats = torch.zeros(num_floats, dtype=torch.float32, device=device)
         self._decide: Callable[..., Tensor] = self._decide_and_write
         if is_compiled:
             # Some fifty operators on scalars become a few kernels.
             self._decide = torch.compile(self._decide_and_write)
-
-    def _unpack(self, integers: Tensor, floats: Tensor) -> list[Any]:
-        """Return the states of the rules as views of their integers and floats."""
-        remaining_integers = list(integers.unbind())
-        remaining_floats = list(floats.unbind())
-        states: list[Any] = []
-        for state, count in zip(self._initial, self._num_integers, strict=True):
-            num_floats = len(state) - count
-            states.append(type(state)(*remaining_integers[:count], *remaining_floats[:num_floats]))
-            del remaining_integers[:count], remaining_floats[:num_floats]
-        return states
 
     def decide_hold(self, curve_step: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
         """Record the metric of an update, and decide whether to hold the curve at this step.
@@ -297,33 +279,29 @@ class Hold:
         Returns:
             A bool scalar, which must be ignored if the update is skipped; the states then stay.
         """
-        return self._decide(curve_step, metric.float(), skip, self._integers, self._floats)
+        return self._decide(curve_step, metric.float(), skip, self._states)
 
     def _decide_and_write(
-        self, curve_step: Tensor, metric: Tensor, skip: Tensor, integers: Tensor, floats: Tensor
+        self, curve_step: Tensor, metric: Tensor, skip: Tensor, states: Sequence[Any]
     ) -> Tensor:
-        states = self._unpack(integers, floats)
         starts_plateau = (self._flat_starts == curve_step).any()
         new_states, is_held = decide(torch, self._rules, states, starts_plateau, metric)
-        new_integers: list[Tensor] = []
-        new_floats: list[Tensor] = []
-        for state, count in zip(new_states, self._num_integers, strict=True):
-            new_integers += state[:count]
-            new_floats += state[count:]
-        integers.copy_(torch.where(skip, integers, torch.stack(new_integers)))
-        floats.copy_(torch.where(skip, floats, torch.stack(new_floats)))
+        # Not torch._foreach_copy_: compiled by torch 2.13, it writes before later reads.
+        for state, new_state in zip(states, new_states, strict=True):
+            for scalar, value in zip(state, new_state, strict=True):
+                scalar.copy_(torch.where(skip, scalar, value))
         return is_held
 
     def read_states(self) -> tuple[Any, ...]:
         """Read the states. Synchronizes with the device."""
         states: list[Any] = []
-        for state in self._unpack(self._integers, self._floats):
+        for state in self._states:
             fields = [value.cpu().numpy()[()] for value in state]
             states.append(type(state)(*fields))
         return tuple(states)
 
     def write_states(self, states: Sequence[Any]) -> None:
-        device_states = self._unpack(self._integers, self._floats)
-        for device_state, state in zip(device_states, states, strict=True):
-            for scalar, value in zip(device_state, state, strict=True):
-                scalar.fill_(value.item())
+        for scalar, value in zip(
+            chain.from_iterable(self._states), chain.from_iterable(states), strict=True
+        ):
+            scalar.fill_(value.item())

@@ -3,15 +3,12 @@
 For a class that is not named here, the host decides whether to skip an update, and its parameters
 may be sharded.
 
-To add an optimizer whose fused kernels can skip an update on the device, add it to
-`SKIP_ATTRIBUTES`. Try first what a skipped first update leaves behind: see `fused_sgd`. If torch
+To add an optimizer whose fused kernels can skip an update on the device, add it to `SKIPPING`. Try
+first what a skipped first update leaves behind: see `fused_sgd`. If torch
 cannot run a class on DTensors, add it to `_NOT_SHARDABLE`. Add the class to `FUSED` or `OTHERS` in
 `tests/support/training/optimizers.py`: every kind of training run then covers it. Name it in
 `docs/training_step.md`.
 """
-
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import torch
 from torch.optim import Optimizer
@@ -20,26 +17,15 @@ from torch_bridge.groups.optimizers import groups_of
 
 # Skipping an update.
 
-SKIP_ATTRIBUTES: Mapping[type[Optimizer], str] = MappingProxyType(
-    {
-        torch.optim.Adam: "found_inf",
-        torch.optim.AdamW: "found_inf",
-        torch.optim.SGD: "found_inf",
-        torch.optim.Adagrad: "found_inf",
-    }
-)
-"""The optimizers whose fused kernels can skip an update, and the attribute that tells them to.
-
-The attribute is a float32 tensor on the device: the kernels change nothing if it is 1. They read
-the learning rate from a tensor too.
-"""
+SKIPPING = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+"""The optimizers whose fused kernels change nothing if the optimizer's attribute `found_inf`, a
+float32 tensor on the device, is 1. They read the learning rate from a tensor too."""
 
 
-def skip_attribute(optimizer: Optimizer) -> str | None:
-    """Return the name in `SKIP_ATTRIBUTES`; None if the host must decide whether to skip."""
-    if not all(group.get("fused") for group in groups_of(optimizer)):
-        return None
-    return SKIP_ATTRIBUTES.get(type(optimizer))
+def can_skip(optimizer: Optimizer) -> bool:
+    """Return True if the device can skip an update; else the host must decide."""
+    is_fused = all(group.get("fused") for group in groups_of(optimizer))
+    return is_fused and type(optimizer) in SKIPPING
 
 
 # Sharding. These raise in the middle of an update in torch 2.13 if parameters are DTensors.

@@ -23,7 +23,7 @@ from torch_bridge.groups.options import LEARNING_RATE, written_values
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.train_step import fused_sgd
 from torch_bridge.training.train_step.optimizer_checks import check_no_scheduler
-from torch_bridge.training.train_step.optimizer_support import SKIP_ATTRIBUTES, skip_attribute
+from torch_bridge.training.train_step.optimizer_support import SKIPPING, can_skip
 from torch_bridge.training.train_step.status import Status
 
 
@@ -41,19 +41,15 @@ class _AttachedOptimizer(NamedTuple):
     optimizer: Any
     groups: list[dict[str, Any]]
     settings: list[_GroupSettings]
-    skip_attribute: str | None
-    """The attribute from which the optimizer's kernels read the decision to skip. They then read
-    the learning rates on the device too. None if the host decides, and steps the optimizer."""
+    is_on_device: bool
+    """True if the optimizer's kernels read the decision to skip, and the learning rates, on the
+    device. False if the host decides."""
     lrs: Sequence[Tensor | None]
     """The tensors in the groups' `lr`; None if the host writes a float."""
     clock_groups: slice
     """The positions of its groups among those of the clock."""
     is_fused_sgd: bool
     """True if missing momentum must be created before an update."""
-
-    @property
-    def is_on_device(self) -> bool:
-        return self.skip_attribute is not None
 
     def is_current(self) -> bool:
         """Return False if the user or a load has changed the groups."""
@@ -151,16 +147,16 @@ class OptimizerSteppers:
         for group in groups:
             params = group["params"]
             settings.append(_GroupSettings(params, len(params), group.get("fused")))
-        attribute = skip_attribute(optimizer)
+        is_on_device = can_skip(optimizer)
         lrs: Sequence[Tensor | None] = self._lr_tensors[clock_groups]
-        if attribute is not None:
+        if is_on_device:
             lrs = self._clock.group_lrs[clock_groups]
             written_values(optimizer)[LEARNING_RATE] = list(lrs)
         return _AttachedOptimizer(
             optimizer,
             groups,
             settings,
-            attribute,
+            is_on_device,
             lrs,
             clock_groups,
             is_fused_sgd=fused_sgd.is_fused_sgd(optimizer),
@@ -210,16 +206,15 @@ class OptimizerSteppers:
             return
         for attached in self._attached:
             optimizer = attached.optimizer
-            attribute = attached.skip_attribute
-            if attribute is None:
+            if not attached.is_on_device:
                 optimizer.step()
                 continue
             try:
-                setattr(optimizer, attribute, found_inf)
+                optimizer.found_inf = found_inf
                 optimizer.step()
             finally:
                 # A leftover attribute would affect the user's later calls of `optimizer.step`.
-                vars(optimizer).pop(attribute, None)
+                vars(optimizer).pop("found_inf", None)
 
     def write_host_lrs(self, curve_step: int) -> None:
         """Write the learning rates into the groups of the optimizers that the host steps."""
@@ -244,8 +239,8 @@ def check_capturable(optimizer: Optimizer) -> None:
     """
     groups = groups_of(optimizer)
     class_name = type(optimizer).__name__
-    if skip_attribute(optimizer) is None:
-        names = ", ".join([known.__name__ for known in SKIP_ATTRIBUTES])
+    if not can_skip(optimizer):
+        names = ", ".join([known.__name__ for known in SKIPPING])
         fused = [group.get("fused") for group in groups]
         raise ValueError(
             f"cuda_graph=True needs {names} with fused=True; the optimizer is {class_name} with "

@@ -86,7 +86,7 @@ class Update:
         if self._max_norm is not None:
             clip(gradients, norm, self._max_norm)
 
-        # x - x is 0 for a finite x and NaN otherwise, and NaN differs from everything: one comparison
+        # x - x is 0 for a finite x and otherwise NaN, which differs from everything: one comparison
         # replaces two calls of isfinite.
         skip = (loss - loss).ne(norm - norm)
         found_inf = skip.float()
