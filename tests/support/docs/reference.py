@@ -1,8 +1,9 @@
 """The API reference: Markdown from the docstrings, for GitHub and the site.
 
 `python -m support.docs.reference`, in `tests/`, writes it. `docs/reference/index.md` lists the
-names of each chapter; what follows a name there is the first line of its docstring. What stands
-above the first name of a chapter is written by hand, and so is the list of types in the index.
+names of each chapter; what follows a name there is the first line of its docstring, and its
+methods. The guides that a chapter begins with are written by hand, and so is the list of types in
+the index.
 """
 
 import re
@@ -50,38 +51,33 @@ def pages() -> Iterator[tuple[Path, str]]:
     for package, path, names in listed():
         for name in names:
             value = packages[package][name]
-            entry, headings = _entry(value)
+            entries[package, name], headings = _entry(value)
             for heading in headings:
-                links.targets[f"{package}.{heading}"] = f"{path.name}#{_anchor(heading)}"
-            entries[package, name] = entry
-            index = _with_item(index, value, path, headings[1:])
+                links.targets[f"{package}.{heading}"] = _target(path, heading)
+            assert value.docstring is not None
+            index = _with_item(index, path, headings, value.docstring.lines[0])
     for package, path, names in listed():
         text, *_ = path.read_text(encoding="utf-8").partition("\n## ")
         text = re.sub(r".*(?=Guides: )", f"In `{package}` ([all names](index.md)). ", text, count=1)
         for name in names:
-            entry = links.written(entries[package, name], package, name)
-            text = f"{text.rstrip()}\n\n{entry}"
+            text = f"{text.rstrip()}\n\n{links.written(entries[package, name], package, name)}"
         yield path, text
     yield INDEX, index
 
 
-def _anchor(heading: str) -> str:
-    return heading.lower().replace(".", "")
+def _target(path: Path, heading: str) -> str:
+    return f"{path.name}#{heading.lower().replace('.', '')}"
 
 
-def _with_item(index: str, value: griffe.Object | griffe.Alias, path: Path, methods: list[str]) -> str:
-    """Return the index with the first line of a docstring and the methods at a name."""
-    assert value.docstring is not None
-    summary, *_ = value.docstring.lines
-    link = f"  - [`{value.name}`]({path.name}#{_anchor(value.name)})"
-    item = f"{link} – {summary}\n"
+def _with_item(index: str, path: Path, headings: list[str], summary: str) -> str:
+    """Return the index with the first line of a docstring, and links to the methods below it."""
+    link, *methods = [
+        f"[`{heading.rpartition('.')[2]}`]({_target(path, heading)})" for heading in headings
+    ]
+    item = f"  - {link} – {summary}\n"
     if methods:
-        to_methods = [
-            f"[`{method.removeprefix(f'{value.name}.')}`]({path.name}#{_anchor(method)})"
-            for method in methods
-        ]
-        item += f"    - Methods: {', '.join(to_methods)}\n"
-    pattern = rf"^{re.escape(link)}.*\n(    - Methods: .*\n)?"
+        item += f"    - Methods: {', '.join(methods)}\n"
+    pattern = rf"^  - {re.escape(link)}.*\n(?:    - .*\n)?"
     return re.sub(pattern, lambda _: item, index, flags=re.MULTILINE)
 
 
