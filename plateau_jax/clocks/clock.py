@@ -34,7 +34,7 @@ class DataClock(Storable, kind="data"):
     the sum over its micro-batches and over all ranks. A call of a `TrainStep` takes the count of
     its rank instead, and adds up those of all ranks.
 
-    `unit` and `count` are also attributes. Both may be text: `"64000"`, `"64k"`, `"1.5M"` or `"2B"`.
+    `unit` and `count` are also attributes. They may be text: `"64000"`, `"64k"`, `"1.5M"`, `"2B"`.
 
     Args:
         unit: Samples or tokens in one step of the curve: 1 to 2⁶², in JAX to 2³⁰.

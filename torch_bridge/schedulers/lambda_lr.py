@@ -65,9 +65,8 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         advise: False to turn off the warnings under `Warns` that come with an update or a step.
 
     Attributes:
-        count: The samples or tokens that the next `step()` counts, if a trainer or another
-            scheduler calls it. That step resets it to None. Set it on this scheduler, not on one
-            that wraps it.
+        count: The samples or tokens that the next `step()` counts if a trainer or another scheduler
+            calls it; then None again. Set it on this scheduler, not on one that wraps it.
         strict (bool): The default of `strict` in `load_state_dict`.
 
     Raises:
