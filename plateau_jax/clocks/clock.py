@@ -30,9 +30,9 @@ class DataClock(Storable, kind="data"):
     lengths are then in units too.
 
     Pass a `DataClock` as `clock=` to `lambda_lr`, `TrainStep`, `CurveScheduler`, `scale_by_curve`
-    or `resume_record`. Then call `step(count=n)`, with n the samples or tokens of the whole update:
-    the sum over its micro-batches and over all ranks. A call of a `TrainStep` takes the count of
-    its rank instead, and adds up those of all ranks.
+    or `resume_record`. Each update then passes its samples or tokens, `step(count=n)`: the sum over
+    its micro-batches and over all ranks. Only a call of a `TrainStep` takes the count of its rank,
+    and adds up those of all ranks.
 
     `unit` and `count` are also attributes. They may be text: `"64000"`, `"64k"`, `"1.5M"`, `"2B"`.
 
