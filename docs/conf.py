@@ -76,7 +76,7 @@ def with_contents(text):
         if pages:
             listed = "\n".join(pages)
             text += (
-                f"\n```{{toctree}}\n:hidden:\n:caption: {heading.strip('# ')}\n\n{listed}\n```\n"
+                f"\n```{{toctree}}\n:hidden:\n:caption: {heading.strip('# `')}\n\n{listed}\n```\n"
             )
     return text
 

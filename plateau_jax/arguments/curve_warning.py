@@ -25,7 +25,11 @@ class CurveWarning(UserWarning):
 
     The message says what is suspicious, and what to write instead. It points at the line of the
     user's call; inside a trainer, at the trainer's line. A curve gives each of its warnings once,
-    when it is built. Python's own filters turn them off:
+    when it is built.
+
+    To turn off all of them, write `warnings.filterwarnings("ignore", category=CurveWarning)` at the
+    start of the program. `advise=False` turns off those that `lambda_lr` and `TrainStep` list under
+    `advise`. For a few lines:
 
     >>> import warnings
     >>> from plateau_jax import CurveWarning, PlateauCurve

@@ -26,11 +26,15 @@ class DataClock(Storable, kind="data"):
     The learning rate then depends on how much data was consumed, not on how it was divided into
     updates. If a unit is larger than a batch size, several updates use the same learning rate.
 
-    `unit` and `count` may be text: `"64000"`, or with a letter, `"64k"`; `"1.5M"` is 1,500,000 and
-    `"2B"` 2·10⁹.
+    For a run of `total` tokens, build the curve with `total // unit` steps. Its warmup and other
+    lengths are then in units too.
 
     Pass a `DataClock` as `clock=` to `lambda_lr`, `TrainStep`, `CurveScheduler`, `scale_by_curve`
-    or `resume_record`.
+    or `resume_record`. Each update then passes its samples or tokens, `step(count=n)`: the sum over
+    its micro-batches and over all ranks. Only a call of a `TrainStep` takes the count of its rank,
+    and adds up those of all ranks.
+
+    `unit` and `count` are also attributes. They may be text: `"64000"`, `"64k"`, `"1.5M"`, `"2B"`.
 
     Args:
         unit: Samples or tokens in one step of the curve: 1 to 2⁶², in JAX to 2³⁰.
@@ -44,13 +48,14 @@ class DataClock(Storable, kind="data"):
         ValueError: A number is out of range.
 
     >>> from plateau_jax import CurveScheduler, DataClock, PlateauCurve
-    >>> scheduler = CurveScheduler(PlateauCurve(1000), peak_value=0.1, clock=DataClock(100))
-    >>> for tokens in (150, 30, 70):
+    >>> total, unit = 1_000_000, 1_000
+    >>> curve = PlateauCurve(total // unit, warmup_steps="1%")
+    >>> scheduler = CurveScheduler(curve, peak_value=0.1, clock=DataClock(unit))
+    >>> for tokens in (4 * 1500, 4 * 1400):  # two updates, each with four micro-batches
     ...     scheduler.step(count=tokens)
     ...     print(scheduler.consumed, scheduler.curve_step)
-    150 1
-    180 1
-    250 2
+    6000 6
+    11600 11
     >>> DataClock(64, count=512).to_dict()
     {'kind': 'data', 'unit': 64, 'count': 512}
     """

@@ -42,7 +42,7 @@ class HoldUntilFlat(HoldRule, kind="hold_until_flat"):
     never held.
 
     Pass a hold rule, or a list of them, as `clock=` to `lambda_lr`, `TrainStep`, `CurveScheduler`,
-    `scale_by_curve` or `resume_record`.
+    `scale_by_curve` or `resume_record`. The arguments are also attributes.
 
     A metric is the number that an update passes to the hold rule, such as its loss. A reading is
     the mean of `every` metrics, counted from the first update of the hold: their float32 sum, in
@@ -173,8 +173,9 @@ class HoldBelow(HoldRule, kind="hold_below"):
         reading = float32(1/every) · Σ metrics ≤ value
 
     After this update, and after the next `steps` - 1 updates, the run stays at its step of the
-    curve. Every other update moves it to the next step. The value is reached only once. For several
-    values, pass a list of hold rules: `[HoldBelow(0.5, 100), HoldBelow(0.2, 300)]`.
+    curve. Every other update moves it to the next step. The value is reached only once. Pass the
+    rule as `clock=`, as a `HoldUntilFlat`; for several values, pass a list of hold rules:
+    `[HoldBelow(0.5, 100), HoldBelow(0.2, 300)]`. The arguments are also attributes.
 
     A metric is the number that an update passes to the hold rule, such as its loss. A reading
     consists of `every` metrics, counted from the first update of the run and summed in order. Each
@@ -189,9 +190,12 @@ class HoldBelow(HoldRule, kind="hold_below"):
         TypeError: The value is not a number, or a count is not an integer.
         ValueError: A number is out of range.
 
-    >>> from plateau_jax import HoldBelow
-    >>> HoldBelow(0.5, 100)
-    HoldBelow(value=0.5, steps=100, every=1)
+    >>> from plateau_jax import CurveScheduler, HoldBelow, PlateauCurve
+    >>> scheduler = CurveScheduler(PlateauCurve(100), peak_value=0.1, clock=HoldBelow(0.5, 2))
+    >>> for loss in (0.9, 0.4, 0.3, 0.2):
+    ...     scheduler.step(metric=loss)
+    ...     print(scheduler.curve_step, end=" ")
+    1 1 1 2
     """
 
     value: float

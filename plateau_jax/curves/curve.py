@@ -153,6 +153,8 @@ class Curve(Storable):
         >>> from plateau_jax import PlateauCurve
         >>> PlateauCurve(1000, warmup_steps=100).learning_rate(100, 3e-4)
         0.0003000000142492354
+        >>> PlateauCurve(4, decay_shape="linear").learning_rate(range(4), 0.5)
+        array([0.5  , 0.375, 0.25 , 0.125], dtype=float32)
         """
         multiplier = cast("Any", self(step))
         lr = checks.peak("peak_value", peak_value) * multiplier
@@ -228,8 +230,9 @@ class Curve(Storable):
 
             part(step) = curve(start + step)      for 0 <= step <= stop - start
 
-        The multipliers have the same bits, but for levels less than 2⁻³⁰ units in the last place
-        below the middle between two float32. After these steps the part stays at its level.
+        The multipliers have the same bits, except where the exact level lies within 2⁻³⁰ units in
+        the last place below the midpoint of two float32 numbers. After these steps the part stays
+        at its level.
 
         Args:
             start: First step of the part.
@@ -265,7 +268,7 @@ class Curve(Storable):
         return difference is None or step <= difference
 
     def first_difference(self, other: "Curve") -> int | None:
-        """Return the largest step for which `same_until` is True; None if it is True for all.
+        """Return the first step at which the curves differ (see `same_until`); None if none does.
 
         Args:
             other: The curve to compare with.
@@ -346,8 +349,16 @@ class Curve(Storable):
         """Build the curve that `to_dict` or a configuration file describes.
 
         Args:
-            arguments: The kind of the curve, which is `"plateau"`, `"staged"`, `"cooldown"`,
-                `"then"`, `"part"` or `"scaled"`, and the arguments of its constructor.
+            arguments: The `kind` of the curve, and its arguments under their names. They are those
+                of a `PlateauCurve` for `"plateau"`, and those of a `StagedCurve` for `"staged"`,
+                which is also how to write warmup–stable–decay. For the other kinds they are:
+
+                - `"cooldown"`: `curve`, `at`, `steps`, `to`, `shape`.
+                - `"then"`: `curve`, `other`, `scale`.
+                - `"part"`: `curve`, `start`, `stop`.
+                - `"scaled"`: `curve`, `pairs`, `unit`, `reference`, `exponent`.
+
+                `curve` and `other` are such mappings too.
 
         Raises:
             TypeError, ValueError: The kind or an argument is missing, unknown or wrong. The message

@@ -59,7 +59,8 @@ class PlateauCurve(Curve, kind="plateau"):
     (arXiv:2310.07831); 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392).
 
     Every percentage and ratio is read as the decimal that you write: 32.3 % of 1000 is 323, not 322
-    as in floating point. A number of steps may be text: `"10k"`, `"1.5M"` or `"2B"`.
+    as in floating point. A number of steps may be text: `"10k"`, `"1.5M"` or `"2B"`. The arguments
+    are also attributes, `warmup_steps` in steps.
 
     Args:
         total_steps: Number of steps of the whole curve, warmup included; 1 to 2³¹ - 1.

@@ -62,7 +62,8 @@ class StagedCurve(Curve, kind="staged"):
 
     A stage without `to` stays at its level. A stage of 0 steps jumps to `to` at once. After the
     last stage the curve stays at the last level; before step 0 its multiplier is that of step 0.
-    Every level and percentage is read as the decimal that you write.
+    Every level and percentage is read as the decimal that you write. `stages` and `start` are also
+    attributes.
 
     Sources: 1-sqrt, Hägele et al. 2024 (arXiv:2405.18392); restarts, SGDR, Loshchilov & Hutter 2017
     (arXiv:1608.03983).

@@ -81,6 +81,10 @@ def optax_schedule(curve: Curve, peak_value: ArrayLike) -> Callable[[ArrayLike],
     and `scan`; an eager call is a single jitted call. Schedules with equal curves and peaks are
     equal and have the same hash; they can be pickled. One with a traced peak equals only itself.
 
+    optax saves the number of updates, but not the curve, so a resume under a different curve is not
+    noticed. Save `resume_record(curve, peak_value)` with each checkpoint, and call `check_resume`
+    after you restore one.
+
     Args:
         curve: The curve.
         peak_value: The peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶. A traced

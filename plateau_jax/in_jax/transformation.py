@@ -75,6 +75,10 @@ def scale_by_curve(
 
     Updates keep their dtype.
 
+    The state does not contain the curve, so a resume under a different curve is not noticed. Save
+    `resume_record(curve, peak_value, clock)` with each checkpoint, and call `check_resume` after
+    you restore one.
+
     Args:
         curve: The curve.
         peak_value: As in `optax_schedule`.

@@ -147,7 +147,9 @@ def check_resume(
             integer, or an integer array without dimensions of NumPy or JAX.
 
             - With `optax_schedule`: the number of updates that optax has counted,
-              `optax.tree.get(state, "ScaleByScheduleState").count`.
+              `optax.tree.get(state, "ScaleByScheduleState").count`. `optax.inject_hyperparams` has
+              it in `state.count`. With several schedules, as under `optax.multi_transform`, take it
+              from one of `optax.tree.get_all_with_path(state, "ScaleByScheduleState")`.
             - With `scale_by_curve`: `optax.tree.get(state, "curve_step")`. With a clock, this is
               not the number of updates.
         strict: False to warn instead of raising an error if the run differs from the saved one.

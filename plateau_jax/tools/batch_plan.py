@@ -46,7 +46,7 @@ class BatchPlan(Storable, kind="batch_plan"):
     samples, or both count tokens. All numbers are Python integers of any size, and no method loops
     over updates.
 
-    Plans are frozen. Plans with equal pairs are equal and have the same hash.
+    Plans are frozen, hashable, and equal if their pairs are. `pairs` is also an attribute.
 
     Args:
         pairs: Pairs (threshold, batch size): the first threshold is 0, and thresholds increase. A

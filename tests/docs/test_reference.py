@@ -17,6 +17,13 @@ def test_reference_is_written_from_the_docstrings():
         assert path.read_text(encoding="utf-8") == text, path.name
 
 
+def test_names_in_headings_are_code():
+    """Markdown would take the underscores of a plain `__call__` for bold."""
+    for _, text in pages():
+        headings = re.findall(r"^##+ (.+)", text, re.MULTILINE)
+        assert [heading for heading in headings if heading[0] != "`"] in ([], ["Types"])
+
+
 def test_index_lists_every_public_name():
     names = [f"{package}.{name}" for package, _, names in listed() for name in names]
     assert sorted(names) == sorted(PUBLIC_NAMES)

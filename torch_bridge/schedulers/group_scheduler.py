@@ -72,9 +72,9 @@ class GroupScheduler(LRScheduler):
     """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
 
     lr_lambdas: list[Curve]
-    """The curve of each group; `curves` is the same list."""
+    """Torch's name for `curves`."""
     base_lrs: list[Any]
-    """The base of each group, a float32 number as a float; that of a `lambda_lr` is the peak."""
+    """For `lambda_lr`, the peak of each group; for `follow`, the base of its option. In float32."""
 
     def __init__(
         self,

@@ -27,6 +27,13 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
         lr = float32(float32(peak) · curve(n))
 
+    Call `step()` once after each `optimizer.step()`, not once per epoch. With gradient
+    accumulation, that is once per update, not once per micro-batch. With a hold rule as `clock`,
+    call `step(metric=loss)`: the rule may hold the curve at its step while updates continue. With a
+    `DataClock`, call `step(count=n)`, with n the samples or tokens of the whole update: the sum
+    over its micro-batches and over all ranks. The step is then `consumed // unit`, with consumed
+    the sum of the counts of all updates.
+
     `plateau_jax.optax_schedule` and `Curve.learning_rate` return the same learning rate for the
     same peak. Save `state_dict()` with each checkpoint: it contains the curve, so `load_state_dict`
     can reject a curve that differs at a step so far.
@@ -35,17 +42,12 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
     `group["lr"]` is a tensor, the group gets a copy of it when the scheduler is built, since other
     optimizers may have the same tensor, and the scheduler writes into this copy.
 
-    A group is its dictionary. It keeps its curve and peak if other groups are added, removed or
-    reordered, and if the optimizer loads a state. A new group follows the curve of all groups from
-    the next `step()` on, and until then has the `lr` that the program gave it. If each group has
-    its own curve, a new group raises an error there. `docs/pytorch.md` lists when the scheduler
-    writes, and what programs may write into it, as into a `LambdaLR`.
-
-    By default, each call of `step()` moves to the next step of the curve. With a hold rule as
-    `clock`, call `step(metric=loss)`: the rule may hold the curve at its step while updates
-    continue. With a `DataClock`, call `step(count=n)`: the step is then `consumed // unit`, with
-    consumed the sum of the counts of all updates. If a trainer or another scheduler calls `step()`,
-    set `scheduler.count = n` before each call.
+    A group is recognized by its dictionary, not by its place in the list: it keeps its curve and
+    peak if other groups are added, removed or reordered, and if the optimizer loads a state. A new
+    group follows the curve of all groups from the next `step()` on, and until then has the `lr`
+    that the program gave it. If each group has its own curve, a new group raises an error there.
+    `docs/pytorch.md` lists when the scheduler writes, and what programs may write into it, as into
+    a `LambdaLR`.
 
     Args:
         optimizer: Any torch optimizer.
@@ -63,8 +65,8 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         advise: False to turn off the warnings under `Warns` that come with an update or a step.
 
     Attributes:
-        count: The samples or tokens that the next `step()` counts if you call it without `count`.
-            That step resets it to None. Set it on this scheduler, not on one that wraps it.
+        count: The samples or tokens that the next `step()` counts if a trainer or another scheduler
+            calls it; then None again. Set it on this scheduler, not on one that wraps it.
         strict (bool): The default of `strict` in `load_state_dict`.
 
     Raises:
@@ -80,9 +82,10 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
             - the `lr` of a group is neither its `initial_lr` nor what a scheduler wrote last;
             - the optimizer was loaded, but this scheduler starts at step 0 without its state;
-            - update 57: `step()` is called at least 1.5 times as often as the optimizer's;
-            - update 168: `step()` is called at most a tenth as often; or never, and every learning
-              rate is 0; or the unit is so large that the curve stays at 0.
+            - at update 57, `step()` has been called at least 1.5 times as often as
+              `optimizer.step()`;
+            - at update 168, at most a tenth as often, or never while every learning rate is 0;
+            - at update 168, the unit is so large that the curve is still at 0.
 
             In a step, if training continues far past the end of the curve, or if a new group has an
             `lr` other than its `initial_lr`.
@@ -91,13 +94,15 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
     >>> import torch
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import lambda_lr
-    >>> optimizer = torch.optim.AdamW(torch.nn.Linear(2, 1).parameters(), lr=3e-4)
-    >>> scheduler = lambda_lr(optimizer, PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)]))
-    >>> for _ in range(50):
+    >>> model = torch.nn.Linear(2, 1)
+    >>> groups = [{"params": [model.weight]}, {"params": [model.bias], "lr": 0.25}]
+    >>> optimizer = torch.optim.AdamW(groups, lr=0.5)
+    >>> scheduler = lambda_lr(optimizer, PlateauCurve(100, warmup_steps=10))
+    >>> for _ in range(5):
     ...     optimizer.step()
     ...     scheduler.step()
-    >>> round(optimizer.param_groups[0]["lr"], 9)
-    0.00015
+    >>> scheduler.get_last_lr()
+    [0.25, 0.125]
     """
 
     _owner = StateOwner(
@@ -132,8 +137,9 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
             epoch: The step to go to, as in torch; by default the next one. Values below -1 count as
                 -1. With a hold rule, a first argument is the metric, as in torch's
                 `ReduceLROnPlateau`.
-            count: With a `DataClock`, the samples or tokens that the update consumed on all ranks,
-                an integer of at least 0. By default `scheduler.count`, or the `count` of the clock.
+            count: With a `DataClock`, the samples or tokens of the whole update: the sum over its
+                micro-batches and over all ranks, an integer of at least 0. By default
+                `scheduler.count`, or the `count` of the clock.
             metric: With a hold rule, the loss of the update, or another metric: a float, or a
                 scalar tensor of a floating-point dtype, the same on all ranks.
 
@@ -150,21 +156,13 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
                   `lr_lambdas`.
 
         >>> import torch
-        >>> from torch_bridge import DataClock, HoldBelow, PlateauCurve, lambda_lr
-        >>> def build(clock):
-        ...     optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
-        ...     return lambda_lr(optimizer, PlateauCurve(100), clock=clock)
-        >>> scheduler = build(DataClock(64))
-        >>> scheduler.optimizer.step()
+        >>> from torch_bridge import DataClock, PlateauCurve, lambda_lr
+        >>> optimizer = torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.5)
+        >>> scheduler = lambda_lr(optimizer, PlateauCurve(100), clock=DataClock(64))
+        >>> optimizer.step()
         >>> scheduler.step(count=130)
         >>> scheduler.curve_step, scheduler.consumed
         (2, 130)
-        >>> scheduler = build(HoldBelow(0.5, steps=2))
-        >>> for loss in (0.9, 0.4, 0.3, 0.2):
-        ...     scheduler.optimizer.step()
-        ...     scheduler.step(metric=loss)
-        ...     print(scheduler.curve_step, end=" ")
-        1 1 1 2
         """
         if epoch is not None and self._clock.rules:
             metric = _metric_in_place_of_epoch(epoch, metric)

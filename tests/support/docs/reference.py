@@ -1,8 +1,9 @@
 """The API reference: Markdown from the docstrings, for GitHub and the site.
 
 `python -m support.docs.reference`, in `tests/`, writes it. `docs/reference/index.md` lists the
-names of each chapter; what follows a name there is the first line of its docstring. What stands
-above the first name of a chapter is written by hand, and so is the list of types in the index.
+names of each chapter; what follows a name there is the first line of its docstring, and its
+methods. The guides that a chapter begins with are written by hand, and so is the list of types in
+the index.
 """
 
 import re
@@ -29,8 +30,8 @@ def listed() -> Iterator[tuple[str, Path, list[str]]]:
     """Yield the package, the path and the names of each chapter, as the index lists them."""
     for part in INDEX.read_text(encoding="utf-8").split("\n## ")[1:]:
         package, _, items = part.partition("\n")
-        for file, names in re.findall(r"^- \[.+\]\((\w+\.md)\)\n((?:  - .+\n)+)", items, re.M):
-            yield package, REFERENCE / file, re.findall(r"^  - \[`(\w+)`\]", names, re.M)
+        for file, names in re.findall(r"^- \[.+\]\((\w+\.md)\)\n((?: +- .+\n)+)", items, re.M):
+            yield package.strip("`"), REFERENCE / file, re.findall(r"^  - \[`(\w+)`\]", names, re.M)
 
 
 def pages() -> Iterator[tuple[Path, str]]:
@@ -44,19 +45,40 @@ def pages() -> Iterator[tuple[Path, str]]:
     loader.resolve_aliases(implicit=False, external=False)
     for package in packages.values():
         _indent_items(package)
-    types = _Types(loader.modules_collection, _type_targets())
     index = INDEX.read_text(encoding="utf-8")
+    links = _Links(loader.modules_collection, _targets_of_types(index))
+    entries: dict[tuple[str, str], str] = {}
     for package, path, names in listed():
-        text, *_ = path.read_text(encoding="utf-8").partition("\n## ")
         for name in names:
             value = packages[package][name]
-            text = f"{text.rstrip()}\n\n{_entry(value, types)}"
-            link = f"  - [`{name}`]({path.name}#{name.lower()})"
+            entries[package, name], headings = _entry(value)
+            for heading in headings:
+                links.targets[f"{package}.{heading}"] = _target(path, heading)
             assert value.docstring is not None
-            summary, *_ = value.docstring.lines
-            index = re.sub(rf"^{re.escape(link)}.*", f"{link} – {summary}", index, flags=re.M)
+            index = _with_item(index, path, headings, value.docstring.lines[0])
+    for package, path, names in listed():
+        text, *_ = path.read_text(encoding="utf-8").partition("\n## ")
+        text = re.sub(r".*(?=Guides: )", f"In `{package}` ([all names](index.md)). ", text, count=1)
+        for name in names:
+            text = f"{text.rstrip()}\n\n{links.written(entries[package, name], package, name)}"
         yield path, text
     yield INDEX, index
+
+
+def _target(path: Path, heading: str) -> str:
+    return f"{path.name}#{heading.lower().replace('.', '')}"
+
+
+def _with_item(index: str, path: Path, headings: list[str], summary: str) -> str:
+    """Return the index with the first line of a docstring, and links to the methods below it."""
+    link, *methods = [
+        f"[`{heading.rpartition('.')[2]}`]({_target(path, heading)})" for heading in headings
+    ]
+    item = f"  - {link} – {summary}\n"
+    if methods:
+        item += f"    - Methods: {', '.join(methods)}\n"
+    pattern = rf"^  - {re.escape(link)}.*\n(?:    - .*\n)?"
+    return re.sub(pattern, lambda _: item, index, flags=re.MULTILINE)
 
 
 def _indent_items(parent: griffe.Object | griffe.Alias) -> None:
@@ -74,40 +96,68 @@ def _indent_items(parent: griffe.Object | griffe.Alias) -> None:
 
 
 @dataclass(frozen=True)
-class _Types:
-    """The types of arguments and results, as links to their entries or to the list in the index."""
+class _Links:
+    """The links of an entry, to other entries or to the list of types in the index."""
 
     modules: griffe.ModulesCollection
     targets: dict[str, str]
-    """The target of the link from each name."""
+    """The target for the full name of each entry and method, and for each type in the index."""
 
-    def written(self, name: str, path: str) -> str:
+    def written(self, entry: str, package: str, name: str) -> str:
+        """Return an entry with links from its types, and from names outside of their own entry."""
+
+        def written_type(match: re.Match[str]) -> str:
+            type_name, path = match.groups()
+            if path == "typing.Self":
+                type_name = name
+            return self._written_type(type_name, path, package)
+
+        def written_types(match: re.Match[str]) -> str:
+            return _as_code(re.sub(r"\[(\w+)\]\(#([\w.]+)\)", written_type, match[1]))
+
+        def written_name(match: re.Match[str]) -> str:
+            target = self._target(match[1], package)
+            if target is None or match[1].split(".")[0] == name:
+                return match[0]
+            return f"[{match[0]}]({target})"
+
+        text = re.sub(r"<code>(.+?)</code>", written_types, entry)
+        return re.sub(r"(?<!\[)`([\w.]+)`(?!\])", written_name, text)
+
+    def _target(self, name: str, package: str) -> str | None:
+        # Both packages have a `multiplier`.
+        for prefix in ("", f"{package}.", "plateau_jax.", "torch_bridge."):
+            if prefix + name in self.targets:
+                return self.targets[prefix + name]
+        return None
+
+    def _written_type(self, name: str, path: str, package: str) -> str:
         """Return a type as a link; an alias of ours without a target as what it stands for."""
-        if name in self.targets:
-            return f"[{name}]({self.targets[name]})"
-        package, *_ = path.partition(".")
-        if package not in self.modules.members:
+        target = self._target(name, package)
+        if target:
+            return f"[{name}]({target})"
+        top, *_ = path.split(".")
+        if top not in self.modules.members:
             return name
         text = ""
         # Fails for a class, which has no value: it belongs in the list of the index.
         for part in self.modules[path].value.iterate(flat=True):
             if isinstance(part, griffe.ExprName):
-                part = self.written(part.name, part.canonical_path)
+                part = self._written_type(part.name, part.canonical_path, package)
             text += part.replace("'", '"')
         return text
 
 
-def _type_targets() -> dict[str, str]:
+def _targets_of_types(index: str) -> dict[str, str]:
+    _, _, types = index.partition("\n## Types\n")
     targets: dict[str, str] = {}
-    for _, path, names in listed():
-        targets |= {name: f"{path.name}#{name.lower()}" for name in names}
-    _, _, types = INDEX.read_text(encoding="utf-8").partition("\n## Types\n")
     for names in re.findall(r"^- (.+?) –", types, re.M):
         targets |= dict.fromkeys(re.findall(r"`(\w+)`", names), f"{INDEX.name}#types")
     return targets
 
 
-def _entry(value: griffe.Object | griffe.Alias, types: _Types) -> str:
+def _entry(value: griffe.Object | griffe.Alias) -> tuple[str, list[str]]:
+    """Return the Markdown of a name, without links to other entries, and the names in headings."""
     attributes = _list_attributes(value) if value.is_class else []
     options: ConfigDict = {
         **default_config,
@@ -119,27 +169,31 @@ def _entry(value: griffe.Object | griffe.Alias, types: _Types) -> str:
         "show_if_no_docstring": False,
         "summary": False,
     }
+    headings: list[str] = []
 
-    def written_name(match: re.Match[str]) -> str:
-        name, path = match.groups()
-        if path == "typing.Self":
-            name = value.name
-        return types.written(name, path)
-
-    def written_types(match: re.Match[str]) -> str:
-        return _as_code(re.sub(r"\[(\w+)\]\(#([\w.]+)\)", written_name, match[1]))
+    def with_kind(match: re.Match[str]) -> str:
+        level, heading, arguments = match.groups()
+        headings.append(heading)
+        _, _, method = heading.partition(".")
+        kind = ""
+        if value.is_class and not method:
+            kind = "class "
+        elif method and "classmethod" in value.all_members[method].labels:
+            kind = "classmethod "
+        return f"{level} `{heading}`\n\n```python\n{kind}{heading}{arguments or ''}\n```"
 
     # An alias, of a name that a package imports, has all that is read of an object.
     text = render_object_docs(cast(griffe.Object, value), options)
-    text = re.sub(r"^(#+ )`\w+\.(.+)`$", r"\1\2", text, flags=re.MULTILINE)
-    text = re.sub(r"<code>(.+?)</code>", written_types, text)
+    signature = r"\n\n```python\n\w+([^`]+)\n```"
+    text = re.sub(rf"^(#+) `\w+\.(.+)`$(?:{signature})?", with_kind, text, flags=re.MULTILINE)
     # The attributes link to headings that no page has.
     text = re.sub(r"\[(\*\*\w+\*\*)\]\(#[^)]*\)", r"\1", text)
     text = re.sub(r"`docs/(\w+\.md)`", _page_link, text)
-    text = re.sub(r"^- \*\*(\*+)", r"- **\\\1", text, flags=re.MULTILINE)
+    # In bold, the stars of **options too.
+    text = re.sub(r"^- \*\*(\*+)", lambda match: "- **" + r"\*" * len(match[1]), text, flags=re.M)
     text = re.sub(r"^>>> .*\n(?:.+\n)*", r"```pycon\n\g<0>```\n", text, flags=re.MULTILINE)
     text = re.sub(r" +$", "", text, flags=re.MULTILINE)
-    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n", headings
 
 
 def _list_attributes(value: griffe.Object | griffe.Alias) -> list[str]:

@@ -48,10 +48,15 @@ class Checkpoints:
     A checkpoint also contains the states of the default random number generators of Python, NumPy
     and torch, on each rank. `load` restores them, so a loop with dropout resumes bit for bit.
 
+    In a loop with a `TrainStep`, name it `step`, the default of `load_model`:
+
+        done = checkpoints.load(step=train_step, loader=loader) or 0
+        checkpoints.save(done, step=train_step, loader=loader)
+
     With several processes, each of them calls `save` and `load` with the same arguments, on a
     directory that all of them share. Any number of processes can load a checkpoint, whether the
-    model is wrapped in DDP, in FSDP2 or not at all. Only one run at a time may save to a directory;
-    other runs may load from it.
+    model is wrapped in DDP, in FSDP2 or not at all; keep the batch of all ranks together the same.
+    Only one run at a time may save to a directory; other runs may load from it.
 
     Args:
         directory: The directory of the run; the first save creates it.

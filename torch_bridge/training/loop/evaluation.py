@@ -94,12 +94,11 @@ def evaluate(
             (loss, accuracy).
 
     >>> import torch
-    >>> from torch import nn
     >>> from torch_bridge import evaluate
-    >>> model = nn.Linear(2, 1)
-    >>> loss_fn = lambda model, batch: (model(batch).sum() * 0 + len(batch), len(batch))
-    >>> evaluate(model, [torch.ones(4, 2), torch.ones(1, 2)], loss_fn)
-    1.0
+    >>> def loss_fn(model, batch):
+    ...     return model(batch).sum(), len(batch)
+    >>> evaluate(torch.nn.Identity(), [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([6.0])], loss_fn)
+    3.0
     """
     check_model_and_loss_fn(model, loss_fn)
     device = torch.device("cpu")

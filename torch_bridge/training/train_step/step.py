@@ -60,6 +60,10 @@ class TrainStep:
     one micro-batch of two parts. `print(train_step)` shows the curve, its current step and the
     learning rate, and synchronizes with the device.
 
+    A call replaces `loss.backward()`, `optimizer.step()`, `scheduler.step()` and
+    `optimizer.zero_grad()`: it drops gradients that are there before, and leaves none. It does not
+    change the mode of the model, so call `model.train()` yourself.
+
     Not thread-safe. Cannot be copied or pickled: build another `TrainStep`, and load this one's
     state there.
 
@@ -67,16 +71,18 @@ class TrainStep:
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import TrainStep
     >>> model = torch.nn.Linear(2, 1)
-    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    >>> groups = [{"params": [model.weight]}, {"params": [model.bias], "lr": 0.05}]
+    >>> optimizer = torch.optim.AdamW(groups, lr=0.1, fused=True)
     >>> def loss_fn(model, batch):
     ...     inputs, targets = batch
     ...     return torch.nn.functional.mse_loss(model(inputs), targets)
     >>> curve = PlateauCurve(100, warmup_steps=10)
-    >>> train_step = TrainStep(model, optimizer, loss_fn, curve, max_norm=1.0)
+    >>> train_step = TrainStep(model, optimizer, loss_fn, curve, precision="bf16", max_norm=1.0)
+    >>> micro_batch = torch.ones(8, 2), torch.ones(8, 1)
     >>> for _ in range(5):
-    ...     result = train_step((torch.ones(8, 2), torch.ones(8, 1)))
+    ...     result = train_step(micro_batch, micro_batch)
     >>> result.applied, result.lr
-    (tensor(5), tensor([0.0400]))
+    (tensor(5), tensor([0.0400, 0.0200]))
 
     Args:
         model: A module, plain or wrapped as a whole by `DistributedDataParallel` or `fully_shard`.
