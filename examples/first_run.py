@@ -311,8 +311,8 @@ def main() -> None:
     }
     resumes = {name: resume_longer(make, data, at, steps) for name, make in cosines.items()}
     for name, (planned, resumed, said) in resumes.items():
-        next_lr = f"{resumed[at + 1]:.2e}" if resumed else "no update"
-        outcome = f"{name}: {planned[at + 1]:.2e} -> {next_lr}, {said or 'without a word'}"
+        next_lr = f"{resumed[at]:.2e}" if resumed else "no update"
+        outcome = f"{name}: {planned[at]:.2e} -> {next_lr}, {said or 'without a word'}"
         print(textwrap.fill(outcome, 96, subsequent_indent="  "))
     draw_picture(args.output, in_jax, in_torch, branch, resumes)
     print(f"picture: {args.output}")
