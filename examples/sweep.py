@@ -111,7 +111,9 @@ def draw_picture(path, curves, losses, peak):
     left.set_title(f"Held-out loss (white: {plain:.4f}, without a plateau)", loc="left")
     left.tick_params(length=0)
     left.spines[:].set_visible(False)
-    figure.colorbar(image, ax=left).outline.set_visible(False)
+    bar = figure.colorbar(image, ax=left)
+    bar.outline.set_visible(False)
+    bar.ax.set_ylim(shown.min(), shown.max())  # the colors reach as far below as above the white
 
     plot([curves[index] for index in chosen.values()], peak_value=peak, ax=right)
     for line, (name, index) in zip(right.lines, chosen.items(), strict=True):
@@ -119,6 +121,7 @@ def draw_picture(path, curves, losses, peak):
             label=f"{name}: {losses[index]:.4f}", color=image.to_rgba(losses[index]), linewidth=2
         )
     right.lines[-1].set_color("0.5")
+    right.set_ylim(top=1.35 * peak)
     right.legend(frameon=False, loc="upper right")
     right.set_title("Learning rate, and final held-out loss", loc="left")
     right.set_ylabel(None)

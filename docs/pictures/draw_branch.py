@@ -13,7 +13,7 @@ from plateau_jax import StagedCurve
 matplotlib.use("Agg")  # A file, no window.
 
 PEAK = 3e-4
-CURVE = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="20%")
+CURVE = StagedCurve.wsd(10_000, warmup_steps=500, decay_steps="30%")
 BRANCH = CURVE.cooldown(3_500, 1_500)
 BLUE, ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito, safe for colour-blind readers
 
@@ -34,10 +34,10 @@ def label_curve(text, curve, step, offset, align="left"):
 
 
 axes.get_legend().remove()  # The curves are labelled directly.
-label_curve("warmup", CURVE, 250, (15, -24))
+axes.annotate("warmup", (300, 0.4e-4), (900, 0.4e-4), va="center", arrowprops={"arrowstyle": "-"})
 label_curve("plateau at the peak", CURVE, 3_800, (0, 10), "center")
 label_curve("an earlier end:\na branch with\na cooldown", BRANCH, 4_000, (9, 6))
-label_curve("decay", CURVE, 8_200, (8, 9))
+label_curve("decay", CURVE, 7_200, (8, 9))
 axes.set(xlim=(0, 10_100), ylim=(0, 3.5e-4))
 axes.set_xticks(range(0, 10_001, 2_500))
 axes.set_yticks([0, 1e-4, 2e-4, 3e-4], ["0", "1e-4", "2e-4", "3e-4"])
