@@ -26,8 +26,8 @@ class DataClock(Storable, kind="data"):
     The learning rate then depends on how much data was consumed, not on how it was divided into
     updates. If a unit is larger than a batch size, several updates use the same learning rate.
 
-    For a run of `total` tokens, build the curve with `total // unit` steps. Its warmup and other
-    lengths are then in units too.
+    For a run of `total` tokens, build the curve with `total // unit` steps, and train while
+    `scheduler.consumed < total`. The warmup and other lengths are then in units too.
 
     Pass a `DataClock` as `clock=` to `lambda_lr`, `TrainStep`, `CurveScheduler`, `scale_by_curve`
     or `resume_record`. Each update then passes its samples or tokens, `step(count=n)`: the sum over
@@ -37,7 +37,9 @@ class DataClock(Storable, kind="data"):
     `unit` and `count` are also attributes. They may be text: `"64000"`, `"64k"`, `"1.5M"`, `"2B"`.
 
     Args:
-        unit: Samples or tokens in one step of the curve: 1 to 2⁶², in JAX to 2³⁰.
+        unit: Samples or tokens in one step of the curve: 1 to 2⁶², in JAX to 2³⁰. Take at most the
+            smallest batch size, so that each update moves the curve; but not 1 token, for which a
+            curve has billions of steps.
         count: Samples or tokens that each update consumes, on all ranks together: 1 to 2⁶² - 1, in
             JAX to 2³⁰. An update may pass a different number: `step(count=n)`, or in optax
             `update(..., count=n)`. If you leave out `count` here, every update must pass it. A

@@ -41,6 +41,10 @@ class HoldUntilFlat(HoldRule, kind="hold_until_flat"):
     the remaining steps of the plateau follow, without another hold. With `limit=1` the curve is
     never held.
 
+    A run under a hold rule makes more than `total_steps` updates. Loop over the steps of the curve,
+    `while scheduler.curve_step < curve.total_steps`, or the run ends before its decay. With a
+    `TrainStep`, read `result.curve_step`; in JAX, `optax.tree.get(state, "curve_step")`.
+
     Pass a hold rule, or a list of them, as `clock=` to `lambda_lr`, `TrainStep`, `CurveScheduler`,
     `scale_by_curve` or `resume_record`. The arguments are also attributes.
 

@@ -230,9 +230,8 @@ class Curve(Storable):
 
             part(step) = curve(start + step)      for 0 <= step <= stop - start
 
-        The multipliers have the same bits, except where the exact level lies within 2⁻³⁰ units in
-        the last place below the midpoint of two float32 numbers. After these steps the part stays
-        at its level.
+        The multipliers have the same bits, except in rare cases of rounding
+        (`docs/how_it_works.md`). After these steps the part stays at its level.
 
         Args:
             start: First step of the part.

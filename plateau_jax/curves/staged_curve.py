@@ -159,7 +159,8 @@ class StagedCurve(Curve, kind="staged"):
             decay_shape: Any shape of a stage.
             min_lr_ratio: The level at the end, 0 to 1.
             start: The level at step 0, 0 to 1, without effect if there is no warmup. With 0 the
-                first update changes nothing; with `1 / (W + 1)` the warmup is (step + 1)/(W + 1).
+                first update changes nothing. For a warmup of (step + 1)/W write
+                `warmup_steps=W - 1, start=1 / W`.
 
         Returns:
             `StagedCurve([(W, 1.0), (N - D - W,), (D, r, decay_shape)], start=s)`.

@@ -372,7 +372,11 @@ class GroupScheduler(LRScheduler):
         return self._schedules.values_at(self._position.step)[:]
 
     def get_last_lr(self) -> list[Any]:
-        """Return what this scheduler wrote last, in the order that the groups had then."""
+        """Return the value of each group for the next update, as this scheduler wrote it last.
+
+        To log the value that an update uses, call this before `step()`. The order is that of the
+        groups at the last write.
+        """
         return [*self._last_lr]
 
     # Steps.

@@ -55,7 +55,8 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
             may also be given as a mapping that `Curve.from_dict` reads, in trainers that build a
             scheduler from text.
         last_epoch: Index of the last finished update. To begin at step n, pass n - 1, as in torch;
-            the attribute is then n.
+            the attribute is then n. If the optimizer was stepped or loaded, first write the peak
+            into `group["initial_lr"]`: its `lr` may be a decayed one.
         strict: The default of `strict` in `load_state_dict`, for trainers that call it themselves.
         clock: A `DataClock`; or, with one curve for all groups, a hold rule such as
             `HoldUntilFlat`, or a list of hold rules. By default a step of the curve is an update
@@ -73,7 +74,8 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         TypeError: `optimizer`, `curve` or `clock` has the wrong type.
         ValueError: The numbers of curves and groups differ; a learning rate is negative, not
             finite, or positive and below 2⁻¹²⁶; the clock does not fit the curves; or `last_epoch`
-            is given, but not the peak, in `initial_lr`, or the `count` of the `DataClock`.
+            is given for an optimizer whose state shows updates, but that has no `initial_lr`, or
+            with a `DataClock` that has no `count`.
 
     Warns:
         CurveWarning: When you build it, if a group has a factor of its learning rate that only
@@ -138,8 +140,8 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
                 -1. With a hold rule, a first argument is the metric, as in torch's
                 `ReduceLROnPlateau`.
             count: With a `DataClock`, the samples or tokens of the whole update: the sum over its
-                micro-batches and over all ranks, an integer of at least 0. By default
-                `scheduler.count`, or the `count` of the clock.
+                micro-batches and over all ranks, an integer of at least 0. A tensor on a GPU is
+                read, which synchronizes. By default `scheduler.count`, or the `count` of the clock.
             metric: With a hold rule, the loss of the update, or another metric: a float, or a
                 scalar tensor of a floating-point dtype, the same on all ranks.
 
@@ -213,9 +215,10 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak of all groups, or with a list that of each, from the next update on.
 
-        The new peak is part of the state. Every learning rate is a fraction of its group's peak,
-        including the final one. If you call this before the second update, there is no warning
-        about an optimizer that was loaded without its scheduler.
+        The new peak is part of the state. A load keeps the saved peak, so call this after it. Every
+        learning rate is a fraction of its group's peak, including the final one. If you call this
+        before the second update, there is no warning about an optimizer that was loaded without its
+        scheduler.
 
         Args:
             peak: The learning rate at multiplier 1: one number for all groups, or one for each, in

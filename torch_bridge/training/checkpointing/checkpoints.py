@@ -55,13 +55,18 @@ class Checkpoints:
 
     With several processes, each of them calls `save` and `load` with the same arguments, on a
     directory that all of them share. Any number of processes can load a checkpoint, whether the
-    model is wrapped in DDP, in FSDP2 or not at all; keep the batch of all ranks together the same.
-    Only one run at a time may save to a directory; other runs may load from it.
+    model is wrapped in DDP, in FSDP2 or not at all; keep the batch of all ranks together the same,
+    as with `make_loader(dataset, 512 // world_size)`.
+
+    Only one run at a time may save to a directory; other runs may load from it. A branch loads from
+    the directory of its run, and saves to its own: `Checkpoints("run").load(5000, step=train_step)`
+    is followed by `Checkpoints("branch").save(5100, step=train_step)`.
 
     Args:
         directory: The directory of the run; the first save creates it.
-        keep: Number of checkpoints to keep: those that were saved last. Files in the directory that
-            this library has not written are never removed.
+        keep: Number of checkpoints to keep: those that were saved last. To branch from an earlier
+            one, save it to a second directory as well. Files in the directory that this library has
+            not written are never removed.
 
     Raises:
         TypeError, ValueError: `keep` is not a positive integer; the directory is itself a
@@ -102,8 +107,8 @@ class Checkpoints:
         """Save the parts as they are now. Waits for an earlier save that is still pending.
 
         Args:
-            step: The number of the checkpoint, at least 0. An older checkpoint with this number is
-                replaced.
+            step: The number of the checkpoint, at least 0, by position. An older checkpoint with
+                this number is replaced.
             wait: If True, return only when the checkpoint is complete on all ranks. Without it,
                 `torch.distributed.destroy_process_group` loses a pending save.
             **parts_by_name: The parts, each under a name of your choice.
@@ -184,8 +189,9 @@ class Checkpoints:
         and gets every other value from rank 0. In both cases a warning says so.
 
         Args:
-            step: The number of the checkpoint. By default, the last one saved that is not damaged;
-                a warning names the damaged ones that were skipped.
+            step: The number of the checkpoint, by position; `step=` names a part. By default, the
+                last one saved that is not damaged; a warning names the damaged ones that were
+                skipped.
             verify: Compare the SHA-256 of every file. With False, a load is faster, but a flipped
                 bit may go unnoticed.
             partial: True to load some of the parts without resuming the run. You may then leave

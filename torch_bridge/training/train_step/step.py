@@ -88,7 +88,8 @@ class TrainStep:
         model: A module, plain or wrapped as a whole by `DistributedDataParallel` or `fully_shard`.
         optimizer: A torch optimizer over parameters of the model, or a sequence of optimizers over
             disjoint parameters. The peak of a group is its `initial_lr` if it has one, else its
-            `lr`. Optimizers wrapped by Fabric or accelerate are unwrapped.
+            `lr`. With fused Adam, AdamW, Adagrad or SGD, the host does not wait for the device.
+            Optimizers wrapped by Fabric or accelerate are unwrapped.
         loss_fn: `loss_fn(model, batch)` returns a mean loss, a scalar, or a pair (sum, weight),
             such as (loss.sum(), number of tokens).
         curve: One curve, or a sequence with one curve per parameter group. For several optimizers,
@@ -113,8 +114,8 @@ class TrainStep:
             `"micro"`-batch, which takes less memory under `fully_shard`.
         strict: The default of `load_state_dict`'s `strict`.
         initial_updates: Updates already made by another training loop; the schedule resumes from
-            there. The groups then need their peaks in `initial_lr`. By default 0, with a warning if
-            the optimizer has made updates and no state is loaded.
+            there. If the optimizer was stepped or loaded, first write the peaks into `initial_lr`.
+            By default 0, with a warning if the optimizer has made updates and no state is loaded.
         has_aux: If True, `loss_fn` returns (loss or pair, aux), with aux any pytree of tensors; see
             `result.aux`.
         advise: False to turn off the warnings about an optimizer that was resumed without its
@@ -282,11 +283,12 @@ class TrainStep:
             *more_micro_batches: Further micro-batches of the same update.
             count: With a `DataClock`, the samples or tokens in all micro-batches of this rank. The
                 `TrainStep` adds up the counts of the ranks. An integer of at least 0, or an integer
-                scalar tensor, which the host does not read. By default the `count` of the clock,
-                which is for all ranks together.
+                scalar tensor, which the host does not read. A skipped update counts as 0. By
+                default the `count` of the clock, which is for all ranks together.
 
         Returns:
-            A named tuple of tensors on the device, which later updates do not overwrite:
+            Tensors on the device, which later updates do not overwrite. Read them by name: as a
+            tuple, the result has only `loss`, `grad_norm`, `lr`, `counters` and `aux`.
 
             - `loss`: the loss of the whole update.
             - `grad_norm`: the 2-norm of the gradients before clipping.
@@ -347,8 +349,8 @@ class TrainStep:
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Use a different peak learning rate from the next update on.
 
-        The state includes the new peak. Don't write a learning rate into a parameter group: the
-        next update overwrites it.
+        The state includes the new peak. A load keeps the saved peak, so call this after it. Don't
+        write a learning rate into a parameter group: the next update overwrites it.
 
         Args:
             peak: One peak for all parameter groups, or a sequence of one per group, in the order of
