@@ -185,75 +185,51 @@ def _steps_message(unit: int | None, steps: int, updates: int, remedy: str) -> s
     )
 
 
-class _CountingHook:
-    """Calls a method of a scheduler with its advice, before each update of its optimizer.
+def call_before_updates(
+    optimizer: Optimizer, method: MethodType, *, is_new: bool
+) -> Callable[[], None] | None:
+    """Call a method of a scheduler before each update of its optimizer.
 
     The reference to the scheduler is weak: an optimizer keeps its hooks, and must not keep a
     scheduler that nobody uses any more.
-    """
-
-    def __init__(self, optimizer: Optimizer, method: MethodType) -> None:
-        self.method = weakref.WeakMethod(method)
-        self.advice: StepAdvice | None = None
-        self._hooks = optimizer._optimizer_step_pre_hooks
-        self._remove = weakref.finalize(
-            method.__self__, optimizer.register_step_pre_hook(self).remove
-        )
-        self._remove.atexit = False
-
-    def __call__(self, *_: Any) -> None:
-        before_update = self.method()
-        # Not in an update that is only compiled or captured.
-        is_running = not is_dynamo_compiling() and not _is_capturing()
-        if self.advice is not None and before_update is not None and is_running:
-            before_update(self.advice)
-
-    def stop(self) -> None:
-        """End the count.
-
-        While a hook of the program runs, torch iterates over the hooks, and they cannot be changed.
-        So next to other hooks this one stays, and does nothing until the next count.
-        """
-        self.advice = None
-        if len(self._hooks) == 1:
-            self._remove()
-
-
-def count_updates(
-    advice: StepAdvice, optimizer: Optimizer, method: MethodType, *, is_new: bool
-) -> Callable[[], Any]:
-    """Call the method of a scheduler with the advice, before each update of its optimizer.
 
     Args:
-        advice: The advice.
         optimizer: The optimizer.
         method: The method.
-        is_new: The scheduler is being built or copied. Later, it gets a hook only if there is no
-            other one, which may be running.
+        is_new: The scheduler is being built or copied. Later, it gets a hook only if there is none:
+            one of the program may be running, or that of the scheduler is still there.
 
     Returns:
-        A function that ends this.
+        A function that ends this; None if there is no new hook.
     """
     for inner in unwrap(optimizer):
         hooks = getattr(inner, "_optimizer_step_pre_hooks", None)
         # Torch marks the `step` of a class that runs hooks, in the constructor of its first
         # instance. A wrapper may run none.
-        if hooks is None or not hasattr(inner.__class__.step, "hooked"):
-            continue
-        for hook in hooks.values():
-            if isinstance(hook, _CountingHook) and hook.method() == method:
-                hook.advice = advice
-                return hook.stop
-        if is_new or not hooks:
-            hook = _CountingHook(inner, method)
-            hook.advice = advice
-            return hook.stop
-        break
-    return do_nothing
+        if hooks is not None and hasattr(inner.__class__.step, "hooked"):
+            break
+    else:
+        return None
+    if hooks and not is_new:
+        return None
+    reference = weakref.WeakMethod(method)
 
+    def hook(*_: Any) -> None:
+        before_update = reference()
+        # Not in an update that is only compiled or captured.
+        if before_update is not None and not is_dynamo_compiling() and not _is_capturing():
+            before_update()
 
-def do_nothing() -> None:
-    """End a count that has not begun."""
+    remove = weakref.finalize(method.__self__, inner.register_step_pre_hook(hook).remove)
+    remove.atexit = False
+
+    def stop() -> None:
+        # While a hook of the program runs, torch iterates over the hooks, and they cannot be
+        # changed. So next to other hooks this one stays, for the next count.
+        if len(hooks) == 1:
+            remove()
+
+    return stop
 
 
 def seems_loaded(optimizer: Optimizer) -> bool:

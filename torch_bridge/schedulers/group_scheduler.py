@@ -32,7 +32,7 @@ from plateau_jax.runs.resume import resume
 from plateau_jax.runs.schedules import Schedules
 from plateau_jax.saved_states.formats import reading_state_of
 from torch_bridge.advice.position_advice import end_message, first_step_past_end
-from torch_bridge.advice.step_advice import StepAdvice, count_updates, do_nothing, seems_loaded
+from torch_bridge.advice.step_advice import StepAdvice, call_before_updates, seems_loaded
 from torch_bridge.advice.value_advice import value_messages, warn_of_factors
 from torch_bridge.groups.curves_and_peaks import (
     check_key,
@@ -114,8 +114,11 @@ class GroupScheduler(LRScheduler):
         self._last_lr: list[Any] = []
         self._known_optimizer = optimizer
         self._written = written_values(optimizer)
-        self._stop_counting: Callable[[], Any] | None = None
-        """Ends the count of updates for the advice; None without advice."""
+        self._advise = advise
+        self._advice: StepAdvice | None = None
+        """Counts updates; None without advice."""
+        self._stop_counting: Callable[[], None] | None = None
+        """Removes the hook that counts them."""
         self._end_step = _NEVER
         """The step of the curve from which a warning about its end may be due."""
         self._check_step = _NEVER
@@ -143,8 +146,6 @@ class GroupScheduler(LRScheduler):
             # Torch's constructor would write `initial_lr` for another option, and mistake a
             # function for a method of the class.
             self._initial_step()
-        if advise:
-            self._stop_counting = do_nothing
         self._count_from_here(message, was_loaded=was_loaded, is_new=True)
 
     def _first_position(self, last_epoch: int) -> Position:
@@ -404,7 +405,7 @@ class GroupScheduler(LRScheduler):
     def _accept_changes(self) -> None:
         """Follow the groups and lists as the program has left them; an error changes nothing."""
         schedules = self._read_schedules()
-        if self._stop_counting is not None and self._has_written():  # into all but new groups
+        if self._advise and self._has_written():  # into all but new groups
             for message in self._value_messages(schedules):
                 warn(message)
         self._accept(schedules)
@@ -435,20 +436,24 @@ class GroupScheduler(LRScheduler):
         self, value_message: str = "", *, was_loaded: bool = False, is_new: bool = False
     ) -> None:
         """Compare steps with updates from here on: the scheduler is new, was moved or loaded."""
-        if self._stop_counting is None:
+        if not self._advise:
             return
         is_lr = self._option.name == "lr"
-        advice = StepAdvice(
+        self._advice = StepAdvice(
             self._clock, self._position, value_message, was_loaded=was_loaded, counts_steps=is_lr
         )
         method: Any = self._before_update
-        self._stop_counting = count_updates(advice, self.optimizer, method, is_new=is_new)
+        stop_counting = call_before_updates(self.optimizer, method, is_new=is_new)
+        self._stop_counting = stop_counting or self._stop_counting
         end = first_step_past_end(self._schedules.curves)
         is_before = is_lr and any(self._schedules.bases) and self.curve_step < end
         self._check_step = self._end_step = end if is_before else _NEVER
 
-    def _before_update(self, advice: StepAdvice) -> None:
+    def _before_update(self) -> None:
         """Count an update of the optimizer, for the advice."""
+        advice = self._advice
+        if advice is None or advice.has_counted_all:
+            return
         # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
         # one update.
         if any(group["params"] and self._place_of(group) == 0 for group in self._present()):
@@ -565,8 +570,7 @@ class GroupScheduler(LRScheduler):
                 self._written[self._option] = [*self._last_lr]
 
     def __getstate__(self) -> dict[str, Any]:
-        is_counting = None if self._stop_counting is None else do_nothing
-        return {**vars(self), "_stop_counting": is_counting}  # the hook is the original's
+        return {**vars(self), "_stop_counting": None}  # the hook is the original's
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
