@@ -78,8 +78,8 @@ MOMENTUM = "momentum_buffer"
 def updates_made(optimizer: Optimizer) -> int | None:
     """Return the number of updates that an optimizer's state shows, the most of any parameter.
 
-    A single update counts as none: to create the states, torch's `get_optimizer_state_dict` makes
-    one. None if the state shows that there were updates, but not how many, as for SGD with momentum.
+    None if the state shows that there were updates, but not how many, as for SGD with momentum. A
+    single update counts as none: torch's `get_optimizer_state_dict` makes one to create the states.
     Steps on a device are read, which synchronizes with it: call this when something is built or
     loaded, not per update.
     """
