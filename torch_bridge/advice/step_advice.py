@@ -48,14 +48,10 @@ _TOO_FEW_CHECK = 168
 
 
 class StepAdvice:
-    """The warnings before the updates of one scheduler's optimizer, from a position on.
+    """The warnings before the updates of one scheduler's optimizer, from the position `began` on.
 
-    Args:
-        clock: The clock of the scheduler.
-        began: Where it is when the count begins.
-        value_message: The warning before update 0, or "".
-        was_loaded: True if the optimizer seems to have been loaded before the scheduler was built.
-        counts_steps: False to give only the warning before update 0.
+    `value_message` is the warning before update 0, or "", and the only one unless `counts_steps`.
+    `was_loaded` says that the optimizer seems to have been loaded before the scheduler was built.
     """
 
     def __init__(
@@ -88,12 +84,8 @@ class StepAdvice:
     ) -> str:
         """Count an update, and return the warning that is due before it, or "".
 
-        Args:
-            optimizer: The optimizer.
-            position: Where the scheduler is.
-            schedules: Its schedules as of its last step, without later changes by the program.
-            has_loaded: Returns True if the optimizer has loaded values that the scheduler did not
-                write.
+        `schedules` are those of the last step, without later changes by the program. `has_loaded`
+        returns True if the optimizer has loaded values that the scheduler did not write.
         """
         updates = self._updates
         self._updates += 1
@@ -191,16 +183,9 @@ def call_before_updates(
     """Call a method of a scheduler before each update of its optimizer.
 
     The reference to the scheduler is weak: an optimizer keeps its hooks, and must not keep a
-    scheduler that nobody uses any more.
-
-    Args:
-        optimizer: The optimizer.
-        method: The method.
-        is_new: The scheduler is being built or copied. Later, it gets a hook only if there is none:
-            one of the program may be running, or that of the scheduler is still there.
-
-    Returns:
-        A function that ends this; None if there is no new hook.
+    scheduler that nobody uses any more. If it is not new, it gets a hook only if there is none: one
+    of the program may be running, or its own may still be there. Return a function that removes the
+    hook; None if there is no new one.
     """
     for inner in unwrap(optimizer):
         hooks = getattr(inner, "_optimizer_step_pre_hooks", None)

@@ -74,9 +74,7 @@ class GroupOption(NamedTuple):
     @property
     def base_key(self) -> str:
         """The key under which a group keeps its base, such as `initial_weight_decay`."""
-        if self.item is None:
-            return f"initial_{self.name}"
-        return f"initial_{self.name}[{self.item}]"
+        return f"initial_{self}"
 
     def read(self, group: dict[str, Any]) -> Any:
         if self.item is None:

@@ -512,14 +512,7 @@ class GroupScheduler(LRScheduler):
         *,
         strict: bool,
     ) -> None:
-        """Resume from a state.
-
-        Args:
-            what: What the state should be the state of, for messages.
-            read: Checks the entries of the state, and returns them.
-            state_dict: The state.
-            strict: As in `resume`.
-        """
+        """Resume from the state of `what`, whose entries `read` checks and returns."""
         groups, schedules = [*self._present()], self._read_schedules()
         with reading_state_of(what, state_dict):
             state = check_values(read(state_dict))
