@@ -1,20 +1,9 @@
 """Warnings about a scheduler whose steps do not fit the updates of its optimizer.
 
-Each is given before an update, or when the scheduler is stepped:
-
-    update 0      a value is neither the base nor what a scheduler wrote last
-    update 1      the optimizer was loaded, and the scheduler starts at step 0 without its state
-    update 57     the scheduler has made at least 1.5 steps per update
-    update 168    it has made at most one step per ten updates, although more would have changed a
-                  value; or none, and all learning rates are 0; or the unit is so large that the
-                  curve stays where they are 0
-    a step        the step is far past the end (`end_message` has the rule), once; never if it was
-                  past the end when the count began
-
-Updates are counted from when the scheduler was built, copied, moved or loaded, or its peaks were
-set, by a hook on the optimizer, which the first step after update 168 removes. While a different
-scheduler has written the groups, no warning is given. Updates of a compiled optimizer, or of one
-without hooks, are not counted.
+`lambda_lr` lists them under `Warns`. Updates are counted from when the scheduler was built, copied,
+moved or loaded, or its peaks were set, by a hook on the optimizer, which the first step after
+update 168 removes. While a different scheduler has written the groups, no warning is given. Updates
+of a compiled optimizer, or of one without hooks, are not counted.
 """
 
 import weakref

@@ -2,8 +2,7 @@
 
     group[option] = float32(float32(base) · curve(step))
 
-A scheduler looks for new groups, and for what the program has written into its lists, when it is
-stepped, when its state is loaded or a base set. Reading changes nothing.
+Reading changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +61,8 @@ class GroupScheduler(LRScheduler):
     """The base class of `lambda_lr` and `follow`.
 
     Programs may write into the plain attributes of a `LambdaLR`: `optimizer`, `base_lrs`,
-    `lr_lambdas` and `_last_lr`. Each step compares them with what was accepted.
+    `lr_lambdas` and `_last_lr`. A step, a load and a set base compare the first three, and the
+    groups, with what was accepted.
     """
 
     _owner: ClassVar[StateOwner]
