@@ -70,11 +70,14 @@ def test_loaded_state_of_fewer_groups_gives_every_group_its_peak():
     assert lambda_lr(optimizer, CURVE).base_lrs == [0.125, 0.25]
 
 
-def test_groups_frozen_by_hand_stay_frozen_after_a_resume():
+@pytest.mark.parametrize("is_logged", [False, True])
+def test_groups_frozen_by_hand_stay_frozen_after_a_resume(is_logged):
     optimizer = optimizer_with([0.5, 0.25])
     scheduler = lambda_lr(optimizer, CURVE)
     advance(optimizer, scheduler, 20)
     optimizer.param_groups[1]["lr"] = 0.0
+    if is_logged:  # as programs do for a `LambdaLR`
+        scheduler._last_lr[1] = 0.0
     states = copy.deepcopy([optimizer.state_dict(), scheduler.state_dict()])
     resumed = optimizer_with([0.5, 0.25])
     again = lambda_lr(resumed, CURVE)

@@ -13,11 +13,7 @@ _FLOOR_UPDATES = 1000
 
 
 def advise_hint(builder: str) -> str:
-    """Return the sentence of a warning about the argument that turns it off.
-
-    Args:
-        builder: The public function or class with the argument `advise`.
-    """
+    """Return the sentence of a warning about the argument `advise` of a function or class."""
     return f"To turn such warnings off, write {builder}(..., advise=False)"
 
 
@@ -29,13 +25,6 @@ def end_message(
     A warning is due if the learning rate has been 0 for more than 10 steps and more than 1 % of the
     curve; or if it has stayed at a floor, below the curve's highest level, for more than 1000
     updates, and the step is past 10 times the steps of the curve.
-
-    Args:
-        curves: The curve of each parameter group.
-        unit: The unit of the clock, if it has one.
-        step: The step of the curve.
-        updates: The number of updates.
-        builder: As in `advise_hint`.
     """
     if step < first_step_past_end(curves):
         return ""
@@ -72,10 +61,7 @@ def first_step_past_end(curves: Sequence[Curve]) -> int:
 
 
 def stuck_message(step: int, unit: int, consumed: int) -> str:
-    """Return the warning about updates that consume too little to move along the curve.
-
-    The caller puts before it how many updates there were.
-    """
+    """Return the warning about updates, whose number the caller names, that consume too little."""
     return (
         f"the curve stays at step {step}, where every learning rate is 0, so no weight changes: "
         f"the updates consumed {consumed} in all, with unit = {unit}. Choose a unit of at most "
@@ -86,9 +72,7 @@ def stuck_message(step: int, unit: int, consumed: int) -> str:
 def start_message(seen: str, advice: str) -> str:
     """Return the warning about an optimizer that was resumed without its position on the curve.
 
-    Args:
-        seen: Why the optimizer counts as resumed, such as `describe_updates`.
-        advice: How to resume the curve, and how to start at step 0 on purpose.
+    `seen` says why it counts as resumed, such as `describe_updates`.
     """
     return f"{seen}, but the curve starts at step 0: {advice}"
 

@@ -1,20 +1,9 @@
 """Warnings about a scheduler whose steps do not fit the updates of its optimizer.
 
-Each is given before an update, or when the scheduler is stepped:
-
-    update 0      a value is neither the base nor what a scheduler wrote last
-    update 1      the optimizer was loaded, and the scheduler starts at step 0 without its state
-    update 57     the scheduler has made at least 1.5 steps per update
-    update 168    it has made at most one step per ten updates, although more would have changed a
-                  value; or none, and all learning rates are 0; or the unit is so large that the
-                  curve stays where they are 0
-    a step        the step is far past the end (`end_message` has the rule), once; never if it was
-                  past the end when the count began
-
-Updates are counted from when the scheduler was built, copied, moved or loaded, or its peaks were
-set, by a hook on the optimizer, which the first step after update 168 removes. While a different
-scheduler has written the groups, no warning is given. Updates of a compiled optimizer, or of one
-without hooks, are not counted.
+`lambda_lr` lists them under `Warns`. Updates are counted from when the scheduler was built, copied,
+moved or loaded, or its peaks were set, by a hook on the optimizer, which the first step after
+update 168 removes. While a different scheduler has written the groups, no warning is given. Updates
+of a compiled optimizer, or of one without hooks, are not counted.
 """
 
 import weakref
@@ -48,14 +37,10 @@ _TOO_FEW_CHECK = 168
 
 
 class StepAdvice:
-    """The warnings before the updates of one scheduler's optimizer, from a position on.
+    """The warnings before the updates of one scheduler's optimizer, from the position `began` on.
 
-    Args:
-        clock: The clock of the scheduler.
-        began: Where it is when the count begins.
-        value_message: The warning before update 0, or "".
-        was_loaded: True if the optimizer seems to have been loaded before the scheduler was built.
-        counts_steps: False to give only the warning before update 0.
+    `value_message` is the warning before update 0, or "", and the only one unless `counts_steps`.
+    `was_loaded` says that the optimizer seems to have been loaded before the scheduler was built.
     """
 
     def __init__(
@@ -88,12 +73,8 @@ class StepAdvice:
     ) -> str:
         """Count an update, and return the warning that is due before it, or "".
 
-        Args:
-            optimizer: The optimizer.
-            position: Where the scheduler is.
-            schedules: Its schedules as of its last step, without later changes by the program.
-            has_loaded: Returns True if the optimizer has loaded values that the scheduler did not
-                write.
+        `schedules` are those of the last step, without later changes by the program. `has_loaded`
+        returns True if the optimizer has loaded values that the scheduler did not write.
         """
         updates = self._updates
         self._updates += 1
@@ -185,75 +166,44 @@ def _steps_message(unit: int | None, steps: int, updates: int, remedy: str) -> s
     )
 
 
-class _CountingHook:
-    """Calls a method of a scheduler with its advice, before each update of its optimizer.
+def call_before_updates(
+    optimizer: Optimizer, method: MethodType, *, is_new: bool
+) -> Callable[[], None] | None:
+    """Call a method of a scheduler before each update of its optimizer.
 
     The reference to the scheduler is weak: an optimizer keeps its hooks, and must not keep a
-    scheduler that nobody uses any more.
-    """
-
-    def __init__(self, optimizer: Optimizer, method: MethodType) -> None:
-        self.method = weakref.WeakMethod(method)
-        self.advice: StepAdvice | None = None
-        self._hooks = optimizer._optimizer_step_pre_hooks
-        self._remove = weakref.finalize(
-            method.__self__, optimizer.register_step_pre_hook(self).remove
-        )
-        self._remove.atexit = False
-
-    def __call__(self, *_: Any) -> None:
-        before_update = self.method()
-        # Not in an update that is only compiled or captured.
-        is_running = not is_dynamo_compiling() and not _is_capturing()
-        if self.advice is not None and before_update is not None and is_running:
-            before_update(self.advice)
-
-    def stop(self) -> None:
-        """End the count.
-
-        While a hook of the program runs, torch iterates over the hooks, and they cannot be changed.
-        So next to other hooks this one stays, and does nothing until the next count.
-        """
-        self.advice = None
-        if len(self._hooks) == 1:
-            self._remove()
-
-
-def count_updates(
-    advice: StepAdvice, optimizer: Optimizer, method: MethodType, *, is_new: bool
-) -> Callable[[], Any]:
-    """Call the method of a scheduler with the advice, before each update of its optimizer.
-
-    Args:
-        advice: The advice.
-        optimizer: The optimizer.
-        method: The method.
-        is_new: The scheduler is being built or copied. Later, it gets a hook only if there is no
-            other one, which may be running.
-
-    Returns:
-        A function that ends this.
+    scheduler that nobody uses any more. If it is not new, it gets a hook only if there is none: one
+    of the program may be running, or its own may still be there. Return a function that removes the
+    hook; None if there is no new one.
     """
     for inner in unwrap(optimizer):
         hooks = getattr(inner, "_optimizer_step_pre_hooks", None)
         # Torch marks the `step` of a class that runs hooks, in the constructor of its first
         # instance. A wrapper may run none.
-        if hooks is None or not hasattr(inner.__class__.step, "hooked"):
-            continue
-        for hook in hooks.values():
-            if isinstance(hook, _CountingHook) and hook.method() == method:
-                hook.advice = advice
-                return hook.stop
-        if is_new or not hooks:
-            hook = _CountingHook(inner, method)
-            hook.advice = advice
-            return hook.stop
-        break
-    return do_nothing
+        if hooks is not None and hasattr(inner.__class__.step, "hooked"):
+            break
+    else:
+        return None
+    if hooks and not is_new:
+        return None
+    reference = weakref.WeakMethod(method)
 
+    def hook(*_: Any) -> None:
+        before_update = reference()
+        # Not in an update that is only compiled or captured.
+        if before_update is not None and not is_dynamo_compiling() and not _is_capturing():
+            before_update()
 
-def do_nothing() -> None:
-    """End a count that has not begun."""
+    remove = weakref.finalize(method.__self__, inner.register_step_pre_hook(hook).remove)
+    remove.atexit = False
+
+    def stop() -> None:
+        # While a hook of the program runs, torch iterates over the hooks, and they cannot be
+        # changed. So next to other hooks this one stays, for the next count.
+        if len(hooks) == 1:
+            remove()
+
+    return stop
 
 
 def seems_loaded(optimizer: Optimizer) -> bool:

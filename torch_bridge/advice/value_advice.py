@@ -40,15 +40,8 @@ def value_messages(
 
     One is due if a group has a base from before, and its value is neither the base, nor the value
     at this step or the one before, nor among the values that schedulers of this library wrote last.
-
-    Args:
-        optimizer: The optimizer.
-        option: The option that the curves set.
-        step: The step of the curve that gives the next update its value.
-        groups: The groups.
-        schedules: Their curves and bases.
-        setter: The method that sets bases, such as "scheduler.set_peak".
-        all_bases: The bases that it takes: those of all optimizers.
+    The message names the method that sets bases, such as "scheduler.set_peak", with `all_bases`,
+    those of all optimizers.
     """
     has_scheduler = hasattr(optimizer.step, "_wrapped_by_lr_sched")
     if option.name == "lr" and has_scheduler and option not in written_values(optimizer):

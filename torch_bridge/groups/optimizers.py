@@ -66,7 +66,7 @@ def needs_two_backward_passes(optimizer: object) -> bool:
     return all(callable(getattr(optimizer_class, name, None)) for name in names)
 
 
-# The state of a parameter: its moments, and what they show of earlier updates.
+# The state of a parameter, and what it shows of earlier updates.
 
 STEP_COUNT = "step"
 """The entry with the number of updates, a number or a tensor of one element."""
@@ -74,14 +74,12 @@ STEP_COUNT = "step"
 MOMENTUM = "momentum_buffer"
 """The entry with the momentum of SGD, which counts no updates."""
 
-_MOMENTS = ("exp_avg", "exp_avg_sq", "square_avg", "row_var", "col_var", "variance", "prev")
-"""Entries of torch's optimizers that stay zero until the first nonzero gradient."""
-
 
 def updates_made(optimizer: Optimizer) -> int | None:
     """Return the number of updates that an optimizer's state shows, the most of any parameter.
 
-    None if the state shows that there were updates, but not how many, as for SGD with momentum.
+    None if the state shows that there were updates, but not how many, as for SGD with momentum. A
+    single update counts as none: torch's `get_optimizer_state_dict` makes one to create the states.
     Steps on a device are read, which synchronizes with it: call this when something is built or
     loaded, not per update.
     """
@@ -108,20 +106,7 @@ def _steps_in(state: dict[str, Any]) -> int:
         step = step.item()
     if not isinstance(step, int | float):
         return 0
-    # To create the states, torch's `get_optimizer_state_dict` steps once with gradients of zero.
-    if step == 1 and _has_seen_only_zeros(state):
-        return 0
-    return max(int(step), 0)
-
-
-def _has_seen_only_zeros(state: dict[str, Any]) -> bool:
-    """Return True if a parameter's state has moments, and all are zero."""
-    moments: list[Any] = [state[name] for name in _MOMENTS if name in state]
-    for moment in moments:
-        # Quantized moments, as of torchao, have no sum.
-        if type(getattr(moment, "_local_tensor", moment)) is not Tensor or _is_nonzero(moment):
-            return False
-    return bool(moments)
+    return int(step) if step > 1 else 0
 
 
 def _is_nonzero(moment: Any) -> bool:

@@ -52,11 +52,9 @@ def base_value(name: str, value: Any) -> float:
 
 def bases_per_group(name: str, base: Any, group_count: int) -> list[float]:
     """Return the argument `name`, one value or a sequence, as a float32 value for each group."""
-    if isinstance(base, Tensor) and base.dim() > 0:
-        base = cast("list[float]", base.tolist())
     if not checks.is_ordered(base):
         return [base_value(name, base)] * group_count
-    bases = list(cast("Sequence[Any]", base))
+    bases = list(base)
     check_length(name, bases, group_count)
     return [base_value(f"{name}[{index}]", value) for index, value in enumerate(bases)]
 
@@ -76,9 +74,7 @@ class GroupOption(NamedTuple):
     @property
     def base_key(self) -> str:
         """The key under which a group keeps its base, such as `initial_weight_decay`."""
-        if self.item is None:
-            return f"initial_{self.name}"
-        return f"initial_{self.name}[{self.item}]"
+        return f"initial_{self}"
 
     def read(self, group: dict[str, Any]) -> Any:
         if self.item is None:

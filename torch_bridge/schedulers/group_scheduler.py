@@ -2,8 +2,7 @@
 
     group[option] = float32(float32(base) · curve(step))
 
-A scheduler looks for new groups, and for what the program has written into its lists, when it is
-stepped, when its state is loaded or a base set. Reading changes nothing.
+Reading changes nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from plateau_jax.runs.resume import resume
 from plateau_jax.runs.schedules import Schedules
 from plateau_jax.saved_states.formats import reading_state_of
 from torch_bridge.advice.position_advice import end_message, first_step_past_end
-from torch_bridge.advice.step_advice import StepAdvice, count_updates, do_nothing, seems_loaded
+from torch_bridge.advice.step_advice import StepAdvice, call_before_updates, seems_loaded
 from torch_bridge.advice.value_advice import value_messages, warn_of_factors
 from torch_bridge.groups.curves_and_peaks import (
     check_key,
@@ -62,7 +61,8 @@ class GroupScheduler(LRScheduler):
     """The base class of `lambda_lr` and `follow`.
 
     Programs may write into the plain attributes of a `LambdaLR`: `optimizer`, `base_lrs`,
-    `lr_lambdas` and `_last_lr`. Each step compares them with what was accepted.
+    `lr_lambdas` and `_last_lr`. A step, a load and a set base compare the first three, and the
+    groups, with what was accepted.
     """
 
     _owner: ClassVar[StateOwner]
@@ -112,10 +112,13 @@ class GroupScheduler(LRScheduler):
         """True if the program has set the bases, in this run or before. The saved ones may then
         differ from the program's without a warning."""
         self._last_lr: list[Any] = []
-        self._known_optimizer = optimizer
+        """A copy of `_values`, into which programs write."""
         self._written = written_values(optimizer)
-        self._stop_counting: Callable[[], Any] | None = None
-        """Ends the count of updates for the advice; None without advice."""
+        self._advise = advise
+        self._advice: StepAdvice | None = None
+        """Counts updates; None without advice."""
+        self._stop_counting: Callable[[], None] | None = None
+        """Removes the hook that counts them."""
         self._end_step = _NEVER
         """The step of the curve from which a warning about its end may be due."""
         self._check_step = _NEVER
@@ -133,6 +136,8 @@ class GroupScheduler(LRScheduler):
             was_loaded = not message and last_epoch < 0 and seems_loaded(optimizer)
         self._groups: list[dict[str, Any]] = []
         """The groups, as of the last call of `_accept`; removed ones are forgotten."""
+        self._values: list[Any] = []
+        """What was written last into each of them."""
         self._schedules = Schedules([], [])
         """Their curves and bases as of then. The base of a new group is read once, and kept here,
         in `base_lrs`, and in the group, where the next scheduler finds it."""
@@ -143,8 +148,6 @@ class GroupScheduler(LRScheduler):
             # Torch's constructor would write `initial_lr` for another option, and mistake a
             # function for a method of the class.
             self._initial_step()
-        if advise:
-            self._stop_counting = do_nothing
         self._count_from_here(message, was_loaded=was_loaded, is_new=True)
 
     def _first_position(self, last_epoch: int) -> Position:
@@ -195,19 +198,14 @@ class GroupScheduler(LRScheduler):
 
     def _is_unchanged(self) -> bool:
         """Return True if the program has changed neither the groups nor the lists."""
-        if self.optimizer is not self._known_optimizer:
-            return False
         present, known, accepted = self._present(), self._groups, self._schedules
         if len(present) != len(known) or not all(map(is_, present, known)):
             return False
         # Copies, because programs also write tuples and arrays.
         return [*self.base_lrs] == accepted.bases and [*self.lr_lambdas] == accepted.curves
 
-    def _read_schedules(self, *, needs_bases: bool = True) -> Schedules:
+    def _read_schedules(self) -> Schedules:
         """Return the schedules of the present groups, as the program has left them.
-
-        Args:
-            needs_bases: False if all bases are about to be replaced.
 
         Raises:
             TypeError, ValueError: A new group has no base or curve, a list is wrong, or the
@@ -233,12 +231,6 @@ class GroupScheduler(LRScheduler):
                     f"param_groups[{index}] is new, and has no curve: build a scheduler with a "
                     "curve for each group, and call new.load_state_dict(old.state_dict())"
                 )
-            if needs_bases and self.last_epoch < 0 and option.base_key not in group:
-                raise ValueError(
-                    f"param_groups[{index}] was added before the scheduler's turn, and a different "
-                    f"scheduler may have written its {option}: add it with "
-                    f'"{option.base_key}", its {option} at multiplier 1'
-                )
             curves.append(self._curve)
             bases.append(option.base_of(index, group))
         if [*self.lr_lambdas] not in (accepted.curves, curves):
@@ -263,9 +255,9 @@ class GroupScheduler(LRScheduler):
             if place is None:
                 group[option.base_key] = base
             group.setdefault(option.base_key, base)
-        self._known_optimizer = self.optimizer  # or a wrapper of the same
         self.lr_lambdas, self.base_lrs = [*schedules.curves], [*schedules.bases]
         self._groups, self._schedules = groups, schedules
+        self._values = schedules.values_at(self.curve_step)[:]
 
     def _replace_bases(self, bases: list[float], *, keeps_others: bool) -> None:
         """Replace the bases.
@@ -280,12 +272,6 @@ class GroupScheduler(LRScheduler):
         if bases != before.bases:
             self.base_lrs, self._schedules = [*bases], Schedules(before.curves, bases)
 
-    def _last_values(self) -> list[Any]:
-        """Return what was written last into each known group."""
-        if len(self._last_lr) == len(self._groups):
-            return self._last_lr
-        return self._schedules.values_at(self.curve_step)  # the program has changed the list
-
     def _known_present(self) -> list[tuple[int, dict[str, Any]]]:
         """Return the known groups that the optimizer has now, with their places."""
         pairs = [(self._place_of(group), group) for group in self._present()]
@@ -295,16 +281,18 @@ class GroupScheduler(LRScheduler):
         """Return True if the known groups have what was written last. May wait for the device."""
         if self.last_epoch < 0:  # it waits for its turn in a `SequentialLR`
             return False
-        last = self._last_values()
-        return all(self._option.has_value(group, last[i]) for i, group in self._known_present())
+        return all(
+            self._option.has_value(group, self._values[place])
+            for place, group in self._known_present()
+        )
 
     def _has_loaded(self) -> bool:
         """Return True if the optimizer has loaded a state with different bases or values."""
-        option, last, bases = self._option, self._last_values(), self._schedules.bases
+        option, bases = self._option, self._schedules.bases
         for place, group in self._known_present():
             has_base = option.base_key in group  # else it was saved before a scheduler was built
             saved_base = as_number(group.get(option.base_key, bases[place]))
-            value = last[place] if has_base else bases[place]
+            value = self._values[place] if has_base else bases[place]
             is_same_state = option.has_value(group, value) and is_same(saved_base, bases[place])
             if group is not self._groups[place] and not is_same_state:
                 return True
@@ -401,14 +389,22 @@ class GroupScheduler(LRScheduler):
         if self._position.step >= self._check_step:
             self._check_updates_and_end()
         self._position = position
-        values = self.get_lr()
-        self._option.write(self._groups, values)
-        self._last_lr, self._written[self._option] = [*values], values
+        self._values = self._written[self._option] = self.get_lr()
+        self._option.write(self._groups, self._values)
+        self._last_lr = [*self._values]
 
     def _accept_changes(self) -> None:
         """Follow the groups and lists as the program has left them; an error changes nothing."""
-        schedules = self._read_schedules()
-        if self._stop_counting is not None and self._has_written():  # into all but new groups
+        schedules, option = self._read_schedules(), self._option
+        for index, group in zip(self._indices(), self._present(), strict=True):
+            is_new = self._place_of(group) is None
+            if is_new and self.last_epoch < 0 and option.base_key not in group:
+                raise ValueError(
+                    f"param_groups[{index}] was added before the scheduler's turn, and a different "
+                    f"scheduler may have written its {option}: add it with "
+                    f'"{option.base_key}", its {option} at multiplier 1'
+                )
+        if self._advise and self._has_written():  # into all but new groups
             for message in self._value_messages(schedules):
                 warn(message)
         self._accept(schedules)
@@ -426,7 +422,7 @@ class GroupScheduler(LRScheduler):
 
     def _set_bases(self, name: str, bases: Any) -> None:
         checked = bases_per_group(name, bases, len(self._present()))
-        self._accept(self._read_schedules(needs_bases=False))
+        self._accept(self._read_schedules())
         self._replace_bases(checked, keeps_others=False)
         self._peak_was_set = True
         self._count_from_here()
@@ -439,20 +435,24 @@ class GroupScheduler(LRScheduler):
         self, value_message: str = "", *, was_loaded: bool = False, is_new: bool = False
     ) -> None:
         """Compare steps with updates from here on: the scheduler is new, was moved or loaded."""
-        if self._stop_counting is None:
+        if not self._advise:
             return
         is_lr = self._option.name == "lr"
-        advice = StepAdvice(
+        self._advice = StepAdvice(
             self._clock, self._position, value_message, was_loaded=was_loaded, counts_steps=is_lr
         )
         method: Any = self._before_update
-        self._stop_counting = count_updates(advice, self.optimizer, method, is_new=is_new)
+        stop_counting = call_before_updates(self.optimizer, method, is_new=is_new)
+        self._stop_counting = stop_counting or self._stop_counting
         end = first_step_past_end(self._schedules.curves)
         is_before = is_lr and any(self._schedules.bases) and self.curve_step < end
         self._check_step = self._end_step = end if is_before else _NEVER
 
-    def _before_update(self, advice: StepAdvice) -> None:
+    def _before_update(self) -> None:
         """Count an update of the optimizer, for the advice."""
+        advice = self._advice
+        if advice is None or advice.has_counted_all:
+            return
         # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
         # one update.
         if any(group["params"] and self._place_of(group) == 0 for group in self._present()):
@@ -484,7 +484,7 @@ class GroupScheduler(LRScheduler):
         groups, schedules = self._groups, self._schedules
         # What is wrong, such as an added group without a curve, is an error of the next step.
         with suppress(TypeError, ValueError):
-            schedules = self._read_schedules(needs_bases=False)
+            schedules = self._read_schedules()
             groups = self._present()
         # A new group, or one with a new base, does not have its value from the curve yet: its
         # `in_charge` is False, and after a load its next update has the same value as without.
@@ -492,7 +492,7 @@ class GroupScheduler(LRScheduler):
         for index, group in enumerate(groups):
             place = self._place_of(group)
             if place is not None and schedules.bases[index] == self._schedules.bases[place]:
-                last[index] = self._last_values()[place]
+                last[index] = self._values[place]
         has_begun, clock = self.last_epoch >= 0, self._clock.to_plain()
         return {
             "last_epoch": self.last_epoch,
@@ -516,15 +516,8 @@ class GroupScheduler(LRScheduler):
         *,
         strict: bool,
     ) -> None:
-        """Resume from a state.
-
-        Args:
-            what: What the state should be the state of, for messages.
-            read: Checks the entries of the state, and returns them.
-            state_dict: The state.
-            strict: As in `resume`.
-        """
-        groups, schedules = [*self._present()], self._read_schedules(needs_bases=False)
+        """Resume from the state of `what`, whose entries `read` checks and returns."""
+        groups, schedules = [*self._present()], self._read_schedules()
         with reading_state_of(what, state_dict):
             state = check_values(read(state_dict))
             now = records_of(schedules.curves, schedules.bases, self._clock)
@@ -559,23 +552,23 @@ class GroupScheduler(LRScheduler):
         # `SequentialLR`, or the program, which had just added it. Then the optimizer's state has
         # its value.
         values, in_charge = self.get_lr(), state["in_charge"]
-        self._last_lr = [*state["_last_lr"], *values[len(in_charge) :]]
+        self._values = [*state["_last_lr"], *values[len(in_charge) :]]
         for index, group in enumerate(groups):
             was_ours = in_charge[index] if index < len(in_charge) else any(in_charge)
             if self.last_epoch >= 0 and (was_ours or takes_over):
                 value = values[index : index + 1]
                 self._option.write([group], value)
-                self._last_lr[index : index + 1] = value
-                self._written[self._option] = [*self._last_lr]
+                self._values[index : index + 1] = value
+                self._written[self._option] = self._values
+        self._last_lr = [*self._values]
 
     def __getstate__(self) -> dict[str, Any]:
-        is_counting = None if self._stop_counting is None else do_nothing
-        return {**vars(self), "_stop_counting": is_counting}  # the hook is the original's
+        return {**vars(self), "_stop_counting": None}  # the hook is the original's
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        written_values(self._known_optimizer).update(self._written)
-        self._written = written_values(self._known_optimizer)
+        written_values(self.optimizer).update(self._written)
+        self._written = written_values(self.optimizer)
         self._count_from_here(is_new=True)
 
 

@@ -71,15 +71,9 @@ class Fault(NamedTuple):
 
 
 def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float) -> list[Fault]:
-    """Return each fault that explains every learning rate.
+    """Return each fault that explains every learning rate; `expected` are those of the curve.
 
     Past the end, the learning rates may be any: no cause is sought for them.
-
-    Args:
-        logged: The learning rates of the log.
-        expected: Those of the curve at the same steps.
-        curve: The curve that the run should follow.
-        peak: Its peak.
     """
     is_off = ~logged.contain(expected)
     faults = _past_the_end(logged, curve, is_off)
@@ -205,21 +199,17 @@ _ToNumbers = Callable[[_Plan], range]
 
 @dataclass(frozen=True)
 class _Formula:
-    """A fault under which the row of update n shows the learning rate at step(n, k, plan).
-
-    Attributes:
-        name: The name of the fault.
-        step: The formula. Either n or k is an array.
-        numbers: Each k that can be.
-        word: The word of the sentence that depends on the formula.
-        stretches: It stretches all that follows the warmup, which the run rounds to whole updates.
-    """
+    """A fault under which the row of update n shows the learning rate at step(n, k, plan)."""
 
     name: str
     step: _Step
+    """Either n or k is an array."""
     numbers: _ToNumbers
+    """Each k that can be."""
     word: str = ""
+    """The word of the sentence that depends on the formula."""
     stretches: bool = False
+    """It stretches all that follows the warmup, which the run rounds to whole updates."""
 
 
 def _totals(p: _Plan) -> range:

@@ -31,18 +31,13 @@ IsStep = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class Log:
-    """The rows of a file, of a data frame, or of a list.
-
-    Attributes:
-        name: Its name in messages.
-        rows: Mappings from columns to cells; for a file that is read line by line, one per line,
-            empty if the line is not a row.
-        place: What messages call a row.
-    """
+    """The rows of a file, of a data frame, or of a list."""
 
     name: str
     rows: Sequence[Row]
+    """Of a file that is read line by line, one per line: empty if the line is not a row."""
     place: str = "row"
+    """What messages call a row."""
 
 
 def decode_log(content: bytes, name: str) -> str:

@@ -37,27 +37,16 @@ _MAX_LIST_LENGTH = 1000
 
 
 class Cell(NamedTuple):
-    """A learning rate of a log.
-
-    Attributes:
-        step: The step of its row.
-        value: The learning rate.
-        text: The learning rate as the log has it; None for a float, whose digits are not shown.
-    """
+    """A learning rate of a log."""
 
     step: int
     value: float
     text: str | None
+    """As the log has it; None for a float, whose digits are not shown."""
 
 
 def read_lrs(source: Any, step: str | None, lr: str | None) -> list[Cell]:
-    """Return the learning rate at each logged step, in the order of steps; of a list, the first.
-
-    Args:
-        source: A path, an open binary file, a data frame, or a list of rows.
-        step: The column of steps that the user chose; None for one with a usual name.
-        lr: The column of learning rates, alike.
-    """
+    """Return the learning rate at each logged step, in the order of steps; of a list, the first."""
     log = _read_log(source, step)
     if not any(log.rows):
         raise ValueError(f"{log.name} has no rows")

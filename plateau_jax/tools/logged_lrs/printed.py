@@ -38,13 +38,9 @@ _TRAILING_ZERO = re.compile(r"\.\d+0$|\.\d*0e")
 class PrintedLrs:
     """Learning rates of a log, each with the interval of the numbers that print like it.
 
-    Attributes:
-        steps: The steps of the log, shape (n,), increasing.
-        values: The learning rates, shape (n,).
-        low, high: The ends of the intervals, shape (n,): half a unit of the last digit, plus the
-            rounding to float32.
-        digits: The largest number of significant digits that a learning rate shows; None if the log
-            does not show them.
+    The interval goes from `low` to `high`: half a unit of the last digit to each side, plus the
+    rounding to float32. The arrays have one item per row; `steps` increase. `digits` is the largest
+    number of significant digits; None if the log does not show them.
     """
 
     steps: Steps
@@ -55,12 +51,9 @@ class PrintedLrs:
 
     @classmethod
     def from_cells(cls, cells: Sequence[Cell], *, are_exact: bool = False) -> Self:
-        """Find the intervals.
+        """Find the intervals: each number may be rounded as far as it is printed.
 
-        Args:
-            cells: The cells, at least one.
-            are_exact: If the log does not show its digits, assume three, and that 0 is exact. If
-                False, each number may be rounded as far as it is printed.
+        With `are_exact`, a log that does not show its digits has three, and its 0 is exact.
         """
         texts = [(cell.text or repr(cell.value).removesuffix(".0")).lower() for cell in cells]
         precisions = np.array([_precision(text) for text in texts])
