@@ -81,29 +81,6 @@ def states():
     return step.state_dict(), step.optimizer.state_dict()
 
 
-def build_with_loaded_optimizer(states, **options):
-    step = build(AdamW, **options)
-    step.optimizer.load_state_dict(states[1])
-    return step
-
-
-def test_lost_position(states):
-    step = build_with_loaded_optimizer(states)
-    with warns(
-        "load the TrainStep's state, train_step.load_state_dict(state); or build it with "
-        "initial_updates=25; or, if the curve is meant to start there with the peak 0.1, build it "
-        "with initial_updates=0"
-    ):
-        step(BATCH)
-
-    step = build_with_loaded_optimizer(states)
-    step.load_state_dict(states[0])
-    check_next_lrs(step, 25)
-    for initial_updates in (25, 0):
-        step = build_with_loaded_optimizer(states, initial_updates=initial_updates)
-        check_next_lrs(step, initial_updates)
-
-
 def test_peak_that_differs_from_the_saved_one(states):
     model = Net()
     step = TrainStep(model, AdamW(model.parameters(), lr=0.2), mean_loss, CURVE)

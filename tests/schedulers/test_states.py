@@ -110,25 +110,6 @@ def test_loaded_value_may_be_smaller_than_any_base(build):
     assert resumed.get_last_lr() == scheduler.get_last_lr()
 
 
-def test_saved_base_of_a_follower_warns_until_it_is_set():
-    saved = follow(optimizer_with([0.5, 0.5], weight_decay=0.5), "weight_decay", CURVE)
-    for _ in range(20):
-        saved.step()
-    optimizer = optimizer_with([0.5, 0.5], weight_decay=0.25)
-    decay = follow(optimizer, "weight_decay", CURVE)
-    message = r"saved with a base of 0\.5, now 0\.25\. .* with 0\.5: .*set_base_value\(…\)"
-    with pytest.warns(CurveWarning, match=message):
-        decay.load_state_dict(through_file(saved.state_dict()))
-    assert decay.base_values == [0.5, 0.5]
-    decay.set_base_value([0.25, 0.125])
-    values = [group["weight_decay"] for group in optimizer.param_groups]
-    assert values == learning_rates([0.25, 0.125], CURVE, 20)
-    again = follow(optimizer_with([0.5, 0.5], weight_decay=0.5), "weight_decay", CURVE)
-    again.load_state_dict(through_file(decay.state_dict()))
-    assert again.base_values == [0.25, 0.125]
-    decay.load_state_dict(saved.state_dict())  # a rollback in a run that has set its base
-
-
 def inverse_decay(optimizer):
     return LambdaLR(optimizer, lambda step: 1 / (1 + step))
 
