@@ -1,4 +1,4 @@
-"""Warnings of `TrainStep`, its checkpoints and its log: their advice is silent and right.
+"""Warnings of `TrainStep` and its log: their advice is silent and right.
 
 `test_curves` says how to read these tests. `train_step/test_warnings` follows the advice about a
 resumed optimizer for all optimizers, and `train_step/cuda_graphs` that about captured updates.
@@ -11,11 +11,11 @@ import torch
 from support.curve_warnings import warns
 from support.training.models import Net, batches, mean_loss, square_loss
 from support.training.steps import train
-from torch import distributed, nn
+from torch import nn
 from torch.optim import SGD, AdamW
 
 from plateau_jax import DataClock, PlateauCurve, StagedCurve
-from torch_bridge import Checkpoints, MetricLog, TrainStep, count_updates, distribute
+from torch_bridge import MetricLog, TrainStep, count_updates
 
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 30)], min_lr_ratio=0.1)
 (BATCH,) = batches(1)
@@ -243,47 +243,3 @@ def test_updates_that_are_all_skipped():
     step = build_that_diverges(on_nonfinite="raise")
     with pytest.raises(FloatingPointError):
         log_updates(step)
-
-
-# Checkpoints and ranks.
-
-
-def test_parts_that_are_not_loaded(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
-    step = build()
-    train(step, [BATCH] * 5)
-    checkpoints.save(5, step=step, progress={"epoch": 1}, wait=True)
-    progress = {"epoch": 0}
-    with warns("To resume the run, pass them too; to load only some parts, write partial=True"):
-        checkpoints.load(progress=progress)
-
-    step, progress = build(), {"epoch": 0}
-    checkpoints.load(step=step, progress=progress)
-    assert progress == {"epoch": 1}
-    check_next_lrs(step, 5)
-    progress = {"epoch": 0}
-    checkpoints.load(progress=progress, partial=True)
-    assert progress == {"epoch": 1}
-
-
-@pytest.mark.slow
-@pytest.mark.ranks(2)
-def test_model_that_is_not_wrapped():
-    def weights_after(model):
-        step = TrainStep(model, SGD(model.parameters(), lr=0.1), mean_loss, CURVE)
-        train(step, batches(6, seed=distributed.get_rank()))
-        weight = next(step.model.parameters()).detach()
-        weights = [torch.empty_like(weight), torch.empty_like(weight)]
-        distributed.all_gather(weights, weight)
-        return weights
-
-    with warns(
-        "Pass what distribute(model) returns to the step; if you want one model per rank, write "
-        "distribute(model, None)"
-    ):
-        weights_after(Net())
-
-    first, second = weights_after(distribute(Net(), device="cpu"))
-    assert torch.equal(first, second)
-    first, second = weights_after(distribute(Net(), None, device="cpu"))
-    assert not torch.equal(first, second)

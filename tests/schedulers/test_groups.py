@@ -70,19 +70,6 @@ def test_loaded_state_of_fewer_groups_gives_every_group_its_peak():
     assert lambda_lr(optimizer, CURVE).base_lrs == [0.125, 0.25]
 
 
-def test_groups_frozen_by_hand_stay_frozen_after_a_resume():
-    optimizer = optimizer_with([0.5, 0.25])
-    scheduler = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler, 20)
-    optimizer.param_groups[1]["lr"] = 0.0
-    states = copy.deepcopy([optimizer.state_dict(), scheduler.state_dict()])
-    resumed = optimizer_with([0.5, 0.25])
-    again = lambda_lr(resumed, CURVE)
-    resumed.load_state_dict(states[0])
-    again.load_state_dict(states[1])
-    assert lrs_of(resumed) == lrs_of(optimizer)
-
-
 def test_resume_leaves_the_base_of_another_scheduler():
     runs = []
     for is_resumed in (False, True):
