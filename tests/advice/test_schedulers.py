@@ -22,6 +22,19 @@ def check_lrs(optimizer, curve, step, peaks):
     assert lrs_of(optimizer) == [curve.learning_rate(step, peak) for peak in peaks]
 
 
+def start(curve, **options):
+    """Return an optimizer of one group with the peak 0.1, and its scheduler."""
+    optimizer = optimizer_with([0.1])
+    return optimizer, lambda_lr(optimizer, curve, **options)
+
+
+def check_run(curve, updates, **options):
+    """Check that a run is silent, and is on the curve after these updates."""
+    optimizer, scheduler = start(curve, **options)
+    advance(optimizer, scheduler, updates)
+    check_lrs(optimizer, curve, updates, [0.1])
+
+
 # A learning rate that is overwritten.
 
 
@@ -169,16 +182,14 @@ def test_base_that_differs_from_the_saved_one(option):
 
 
 def test_scheduler_steps_after_each_micro_batch():
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, LONG)
+    optimizer, scheduler = start(LONG)
     with warns(
         "Call scheduler.step() once after every optimizer.step() (in Lightning "
         '"interval": "step"). Under gradient accumulation, do not call it after each micro-batch.'
     ):
         repeat(optimizer, scheduler, times=60, updates=1, steps=4)
 
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, LONG)
+    optimizer, scheduler = start(LONG)
     for micro_batch in range(4 * 200):
         if micro_batch % 4 == 3:
             optimizer.step()
@@ -189,59 +200,47 @@ def test_scheduler_steps_after_each_micro_batch():
 def test_scheduler_steps_in_each_process():
     """As accelerate makes them, with a prepared scheduler."""
     num_processes = 4
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, LONG)
+    optimizer, scheduler = start(LONG)
     with warns("build the scheduler with clock=DataClock(accelerator.num_processes, count=1)"):
         repeat(optimizer, scheduler, times=200, updates=1, steps=num_processes)
 
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, LONG, clock=DataClock(num_processes, count=1))
+    optimizer, scheduler = start(LONG, clock=DataClock(num_processes, count=1))
     repeat(optimizer, scheduler, times=200, updates=1, steps=num_processes)
     check_lrs(optimizer, LONG, 200, [0.1])
 
 
 def test_scheduler_steps_once_per_epoch():
     epochs = 10
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, LONG)
+    optimizer, scheduler = start(LONG)
     with warns(
         "Call scheduler.step() once after every optimizer.step() (in Lightning "
         '"interval": "step"), with total_steps = count_updates(loader, epochs).'
     ):
         repeat(optimizer, scheduler, times=epochs, updates=len(LOADER), steps=1)
 
-    optimizer = optimizer_with([0.1])
-    curve = PlateauCurve(count_updates(LOADER, epochs), warmup_steps=10, min_lr_ratio=0.1)
-    scheduler = lambda_lr(optimizer, curve)
-    for _ in range(epochs):
-        for _ in LOADER:
-            optimizer.step()
-            scheduler.step()
-    check_lrs(optimizer, curve, curve.total_steps, [0.1])
+    total = count_updates(LOADER, epochs)
+    check_run(PlateauCurve(total, warmup_steps=10, min_lr_ratio=0.1), epochs * len(LOADER))
 
 
 @pytest.mark.parametrize("steps_per_update", [0, 3])
 def test_steps_of_something_else(steps_per_update):
     """Such as an epoch, or one of several environments."""
     mistake = {"times": 200, "updates": 1, "steps": steps_per_update}
-    optimizer = optimizer_with([0.1])
     with warns("To turn such warnings off, write lambda_lr(..., advise=False)"):
-        repeat(optimizer, lambda_lr(optimizer, LONG), **mistake)
-    optimizer = optimizer_with([0.1])
-    repeat(optimizer, lambda_lr(optimizer, LONG, advise=False), **mistake)
+        repeat(*start(LONG), **mistake)
+    optimizer, scheduler = start(LONG, advise=False)
+    repeat(optimizer, scheduler, **mistake)
     check_lrs(optimizer, LONG, 200 * steps_per_update, [0.1])
 
 
 def test_steps_with_a_clock_that_do_not_fit():
     clock = DataClock(8, count=8)
-    optimizer = optimizer_with([0.1])
     with warns(
         "Call scheduler.step(count=n) once after every optimizer.step() (in Lightning "
         '"interval": "step"), where n is what it consumed'
     ):
-        repeat(optimizer, lambda_lr(optimizer, LONG, clock=clock), times=20, updates=20, steps=1)
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, LONG, clock=clock)
+        repeat(*start(LONG, clock=clock), times=20, updates=20, steps=1)
+    optimizer, scheduler = start(LONG, clock=clock)
     for _ in range(400):
         optimizer.step()
         scheduler.step(count=16)
@@ -249,8 +248,7 @@ def test_steps_with_a_clock_that_do_not_fit():
 
 
 def test_unit_that_is_too_large():
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, CURVE, clock=DataClock(10**6))
+    optimizer, scheduler = start(CURVE, clock=DataClock(10**6))
     with warns(
         "scheduler.step() was called 168 times in 168 optimizer steps, and the curve stays at step "
         "0, where every learning rate is 0, so no weight changes: the updates consumed 5376 in "
@@ -260,9 +258,8 @@ def test_unit_that_is_too_large():
         for _ in range(200):
             optimizer.step()
             scheduler.step(count=32)
-    optimizer = optimizer_with([0.1])
     curve = PlateauCurve(200, warmup_steps=10, min_lr_ratio=0.1)
-    scheduler = lambda_lr(optimizer, curve, clock=DataClock(32))
+    optimizer, scheduler = start(curve, clock=DataClock(32))
     for _ in range(200):
         optimizer.step()
         scheduler.step(count=32)
@@ -274,52 +271,37 @@ def test_unit_that_is_too_large():
 
 def test_past_an_end_at_0():
     epochs = 5
-    optimizer = optimizer_with([0.1])
     with warns(
         "Give the curve as many steps as the training has updates: total_steps = "
         "count_updates(loader, epochs); or end it above 0 (min_lr_ratio)"
     ):
-        advance(optimizer, lambda_lr(optimizer, PlateauCurve(20)), 100)
-
-    longer = PlateauCurve(count_updates(LOADER, epochs))
-    above_0 = PlateauCurve(20, min_lr_ratio=0.1)
-    for curve in (longer, above_0):
-        optimizer = optimizer_with([0.1])
-        advance(optimizer, lambda_lr(optimizer, curve), 100)
-        check_lrs(optimizer, curve, 100, [0.1])
+        advance(*start(PlateauCurve(20)), 100)
+    check_run(PlateauCurve(count_updates(LOADER, epochs)), 100)
+    check_run(PlateauCurve(20, min_lr_ratio=0.1), 100)
 
 
 def test_far_past_a_floor():
     epochs = 75
     floor = PlateauCurve(20, min_lr_ratio=0.1)
-    optimizer = optimizer_with([0.1])
     with warns(
         "with every learning rate at its final value since step 20: does the curve count epochs? "
         "Give the curve as many steps as the training has updates: total_steps = "
         "count_updates(loader, epochs). To turn such warnings off, write "
         "lambda_lr(..., advise=False)"
     ):
-        advance(optimizer, lambda_lr(optimizer, floor), 1500)
-
-    optimizer = optimizer_with([0.1])
-    curve = PlateauCurve(count_updates(LOADER, epochs), min_lr_ratio=0.1)
-    advance(optimizer, lambda_lr(optimizer, curve), 1500)
-    check_lrs(optimizer, curve, 1500, [0.1])
-    optimizer = optimizer_with([0.1])
-    advance(optimizer, lambda_lr(optimizer, floor, advise=False), 1500)
-    check_lrs(optimizer, floor, 1500, [0.1])
+        advance(*start(floor), 1500)
+    check_run(PlateauCurve(count_updates(LOADER, epochs), min_lr_ratio=0.1), 1500)
+    check_run(floor, 1500, advise=False)
 
 
 def test_past_the_end_of_a_clock():
-    unit, updates = 40, 400
-    optimizer = optimizer_with([0.1])
+    clock, updates = DataClock(40, count=8), 400
     with warns("Give the curve as many steps as the training consumes, in units of 40;"):
-        clock = DataClock(unit, count=8)
-        advance(optimizer, lambda_lr(optimizer, PlateauCurve(20), clock=clock), updates)
+        advance(*start(PlateauCurve(20), clock=clock), updates)
 
-    optimizer = optimizer_with([0.1])
-    curve = PlateauCurve(8 * updates // unit)
-    advance(optimizer, lambda_lr(optimizer, curve, clock=DataClock(unit, count=8)), updates)
+    curve = PlateauCurve(8 * updates // 40)
+    optimizer, scheduler = start(curve, clock=clock)
+    advance(optimizer, scheduler, updates)
     check_lrs(optimizer, curve, 80, [0.1])
 
 
@@ -327,30 +309,20 @@ def test_past_the_end_of_a_clock():
 
 
 def test_epoch_as_an_argument():
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, CURVE)
+    optimizer, scheduler = start(CURVE)
     optimizer.step()
     message = (
         r"^The epoch parameter in `scheduler.step\(\)` is deprecated: call `scheduler\.step\(\)`$"
     )
     with pytest.warns(UserWarning, match=message):
         scheduler.step(1)
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, CURVE)
-    optimizer.step()
-    scheduler.step()
-    check_lrs(optimizer, CURVE, 1, [0.1])
+    check_run(CURVE, 1)
 
 
 def test_step_of_the_scheduler_before_the_optimizer():
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, CURVE)
+    _, scheduler = start(CURVE)
     with pytest.warns(UserWarning, match=r"`optimizer\.step\(\)` before `lr_scheduler\.step\(\)`"):
         scheduler.step()
     for _ in range(5):
         scheduler.step()  # torch warns once
-    optimizer = optimizer_with([0.1])
-    scheduler = lambda_lr(optimizer, CURVE)
-    optimizer.step()
-    scheduler.step()
-    check_lrs(optimizer, CURVE, 1, [0.1])
+    check_run(CURVE, 1)

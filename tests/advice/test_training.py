@@ -19,7 +19,8 @@ from torch_bridge import MetricLog, TrainStep, count_updates
 
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 30)], min_lr_ratio=0.1)
 (BATCH,) = batches(1)
-LOADER = batches(5)
+LOADER = range(5)
+"""A loader with 5 batches."""
 
 
 def build(optimizer_class=SGD, curve=CURVE, loss_fn=mean_loss, **options):
@@ -126,59 +127,46 @@ def test_factor_of_the_learning_rate():
 # A run past the end of its curve, or at its start.
 
 
+def save_after(updates, **options):
+    """Return a step whose state was saved after these updates."""
+    step = build(**options)
+    train(step, [BATCH] * updates)
+    step.state_dict()
+    return step
+
+
 def test_past_an_end_at_0():
     epochs = 10
-    step = build(curve=PlateauCurve(20))
-    train(step, LOADER * epochs)
     with warns(
         "Give the curve as many steps as the training has updates: total_steps = "
         "count_updates(loader, epochs); or end it above 0 (min_lr_ratio)"
     ):
-        step.state_dict()
-
-    for curve in (
-        PlateauCurve(count_updates(LOADER, epochs)),
-        PlateauCurve(20, min_lr_ratio=0.1),
-    ):
-        step = build(curve=curve)
-        train(step, LOADER * epochs)
-        step.state_dict()
-        check_next_lrs(step, 50, curve=curve)
+        save_after(50, curve=PlateauCurve(20))
+    longer = PlateauCurve(count_updates(LOADER, epochs))
+    above_0 = PlateauCurve(20, min_lr_ratio=0.1)
+    for curve in (longer, above_0):
+        check_next_lrs(save_after(50, curve=curve), 50, curve=curve)
 
 
 def test_far_past_a_floor():
     floor = PlateauCurve(20, min_lr_ratio=0.1)
-    step = build(curve=floor)
-    train(step, [BATCH] * 1100)
     with warns("To turn such warnings off, write TrainStep(..., advise=False)"):
-        step.state_dict()
-    step = build(curve=floor, advise=False)
-    train(step, [BATCH] * 1100)
-    step.state_dict()
-    check_next_lrs(step, 1100, curve=floor)
+        save_after(1100, curve=floor)
+    check_next_lrs(save_after(1100, curve=floor, advise=False), 1100, curve=floor)
 
 
 def test_past_the_end_of_a_clock():
-    step = build(curve=PlateauCurve(4), clock=DataClock(16, count=8))
-    train(step, [BATCH] * 40)
+    clock = DataClock(16, count=8)
     with warns("Give the curve as many steps as the training consumes, in units of 16;"):
-        step.state_dict()
+        save_after(40, curve=PlateauCurve(4), clock=clock)
     curve = PlateauCurve(40 * 8 // 16)
-    step = build(curve=curve, clock=DataClock(16, count=8))
-    train(step, [BATCH] * 40)
-    step.state_dict()
-    check_next_lrs(step, 20, curve=curve)
+    check_next_lrs(save_after(40, curve=curve, clock=clock), 20, curve=curve)
 
 
 def test_unit_that_is_too_large():
-    step = build(clock=DataClock(1000, count=4))
-    train(step, [BATCH] * 20)
     with warns("Choose a unit of at most what an update consumes, and check the counts"):
-        step.state_dict()
-    step = build(clock=DataClock(4, count=4))
-    train(step, [BATCH] * 20)
-    step.state_dict()
-    check_next_lrs(step, 20)
+        save_after(20, clock=DataClock(1000, count=4))
+    check_next_lrs(save_after(20, clock=DataClock(4, count=4)), 20)
 
 
 # Results of the loss function, and updates that are skipped.
