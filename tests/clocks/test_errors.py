@@ -17,64 +17,39 @@ from torch.optim import SGD
 from plateau_jax import DataClock, HoldBelow, HoldUntilFlat, PlateauCurve, resume_record
 from torch_bridge import follow, lambda_lr
 
-# DataClock.
+# Arguments.
 
 
-@pytest.mark.parametrize("unit", [0, 2**62 + 1])
-@raises(ValueError, "unit = {unit}", in_range(1, 2**62))
-def test_unit_out_of_range(unit):
-    DataClock(unit)
+def test_wrong_data_clock():
+    for unit in (0, 2**62 + 1):
+        with raises(ValueError, f"unit = {unit}", in_range(1, 2**62)):
+            DataClock(unit)
+    for count in (0, 2**62):
+        with raises(ValueError, f"count = {count}", in_range(1, 2**62 - 1)):
+            DataClock(8, count)
 
 
-@pytest.mark.parametrize("count", [0, 2**62])
-@raises(ValueError, "count = {count}", in_range(1, 2**62 - 1))
-def test_usual_count_out_of_range(count):
-    DataClock(8, count)
+def test_wrong_hold_until_flat():
+    for patience in (0, 2**31):
+        with raises(ValueError, f"patience = {patience}", in_range(1, MAX_STEP)):
+            HoldUntilFlat(patience, limit=9)
+    with raises(TypeError, f"limit = None {AN_INTEGER}"):
+        HoldUntilFlat(2, limit=None)
+    requirement = 'must not be negative, nor above 1 for threshold_mode="rel"'
+    for threshold in (-1e-9, 1.5):
+        with raises(ValueError, f"threshold = {threshold} {requirement}"):
+            HoldUntilFlat(2, limit=9, threshold=threshold)
+    with raises(ValueError, "threshold_mode = 'low' must be one of 'rel', 'abs'"):
+        HoldUntilFlat(2, limit=9, threshold_mode="low")
+    with raises(ValueError, "every = 10", "limit = 9", "no reading"):
+        HoldUntilFlat(2, every=10, limit=9)
 
 
-# HoldUntilFlat.
-
-
-@pytest.mark.parametrize("patience", [0, 2**31])
-@raises(ValueError, "patience = {patience}", in_range(1, MAX_STEP))
-def test_patience_out_of_range(patience):
-    HoldUntilFlat(patience, limit=9)
-
-
-@raises(TypeError, f"limit = None {AN_INTEGER}")
-def test_hold_without_a_limit():
-    HoldUntilFlat(2, limit=None)
-
-
-@pytest.mark.parametrize("threshold", [-1e-9, 1.5])
-@raises(
-    ValueError, 'threshold = {threshold} must not be negative, nor above 1 for threshold_mode="rel"'
-)
-def test_threshold_out_of_range(threshold):
-    HoldUntilFlat(2, limit=9, threshold=threshold)
-
-
-@raises(ValueError, "threshold_mode = 'low' must be one of 'rel', 'abs'")
-def test_unknown_threshold_mode():
-    HoldUntilFlat(2, limit=9, threshold_mode="low")
-
-
-@raises(ValueError, "every = 10", "limit = 9", "no reading")
-def test_hold_that_ends_before_a_reading():
-    HoldUntilFlat(2, every=10, limit=9)
-
-
-# HoldBelow.
-
-
-@raises(ValueError, "value = -1e+39", "float32")
-def test_value_beyond_float32():
-    HoldBelow(-1e39, 3)
-
-
-@raises(ValueError, "steps = 0")
-def test_no_steps():
-    HoldBelow(0.5, 0)
+def test_wrong_hold_below():
+    with raises(ValueError, "value = -1e+39", "float32"):
+        HoldBelow(-1e39, 3)
+    with raises(ValueError, "steps = 0"):
+        HoldBelow(0.5, 0)
 
 
 # Clocks and curves. All functions with an argument `clock` share these checks.

@@ -42,45 +42,33 @@ def step():
 # Arguments.
 
 
-@raises(ValueError, "precision = 'tf32'", "fp32")
-def test_unknown_precision(model, optimizer):
-    TrainStep(model, optimizer, mean_loss, CURVE, precision="tf32")
-
-
-@raises(ValueError, "synchronize = 'never'", "micro")
-def test_unknown_synchronization(model, optimizer):
-    TrainStep(model, optimizer, mean_loss, CURVE, synchronize="never")
-
-
-@raises(ValueError, "max_norm = 0", "max_norm")
-def test_norm_of_zero(model, optimizer):
-    TrainStep(model, optimizer, mean_loss, CURVE, max_norm=0)
-
-
-@raises(ValueError, "initial_updates = -1", in_range(0, 2**62))
-def test_negative_initial_updates(model, optimizer):
-    TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=-1)
+@pytest.mark.parametrize(
+    ("error", "parts", "arguments"),
+    [
+        (ValueError, ["precision = 'tf32'", "fp32"], {"precision": "tf32"}),
+        (ValueError, ["synchronize = 'never'", "micro"], {"synchronize": "never"}),
+        (ValueError, ["max_norm = 0"], {"max_norm": 0}),
+        (ValueError, ["initial_updates = -1", in_range(0, 2**62)], {"initial_updates": -1}),
+        (TypeError, ["loss_fn = None", "callable"], {"loss_fn": None}),
+        (ValueError, ["cuda_graph=True", "CUDA"], {"cuda_graph": True}),
+        (TypeError, ["carry"], {"carry": ()}),
+        (TypeError, ["carry"], {"carry": (torch.zeros(1), 2)}),
+        (
+            TypeError,
+            ["optimizer = 'adamw'", "must be a torch.optim.Optimizer"],
+            {"optimizer": "adamw"},
+        ),
+    ],
+)
+def test_wrong_argument(model, optimizer, error, parts, arguments):
+    usual = {"model": model, "optimizer": optimizer, "loss_fn": mean_loss, "curve": CURVE}
+    with raises(error, *parts, unchanged=[model, optimizer]):
+        TrainStep(**usual | arguments)
 
 
 @raises(TypeError, "model = SGD", "must be a torch.nn.Module")
 def test_swapped_model_and_optimizer(model):
     TrainStep(torch.optim.SGD(model.parameters()), model, mean_loss, CURVE)
-
-
-@raises(TypeError, "loss_fn = None", "callable")
-def test_no_loss_function(model, optimizer):
-    TrainStep(model, optimizer, None, CURVE)
-
-
-@raises(ValueError, "cuda_graph=True", "CUDA")
-def test_cuda_graph_on_a_cpu(model, optimizer):
-    TrainStep(model, optimizer, mean_loss, CURVE, cuda_graph=True)
-
-
-@pytest.mark.parametrize("carry", [(), (torch.zeros(1), 2)], ids=repr)
-@raises(TypeError, "carry")
-def test_carry_without_tensors(model, optimizer, carry):
-    TrainStep(model, optimizer, mean_loss, CURVE, carry=carry)
 
 
 # Optimizers, and their curves.
@@ -90,11 +78,6 @@ class TwoStepSGD(SGD):
     def first_step(self): ...
 
     def second_step(self): ...
-
-
-@raises(TypeError, "optimizer = 'adamw'", "must be a torch.optim.Optimizer")
-def test_name_as_optimizer(model):
-    TrainStep(model, "adamw", mean_loss, CURVE)
 
 
 @raises(ValueError, "1 of the optimizer's 5 parameters are not the model's")
