@@ -55,31 +55,20 @@ BELOW = HoldBelow(0.7, 3)
 WITHOUT_PLATEAU = PlateauCurve(30, plateaus=[(50, 0)])
 
 
-@pytest.mark.parametrize("clock", ["wait", DataClock, [PATIENT, "2"]], ids=str)
-@raises(TypeError, "clock = ", "must be a DataClock, ", "or a list of such rules")
-def test_neither_a_clock_nor_rules(clock):
-    resume_record(THREE_PLATEAUS, clock=clock)
-
-
-@raises(ValueError, "clock is an empty list: leave it out")
-def test_no_rules():
-    resume_record(THREE_PLATEAUS, clock=[])
-
-
-@raises(ValueError, "needs a plateau to hold at", "(50, 0)")
-def test_curve_without_a_plateau_to_hold_at():
-    resume_record(WITHOUT_PLATEAU, clock=[BELOW, PATIENT])
-
-
-@pytest.mark.parametrize("clock", [DataClock(16, count=8), BELOW], ids=str)
-@raises(ValueError, "clock = ", "must be DataClock(8)", "batch plan")
-def test_clock_that_a_batch_plan_excludes(clock):
-    resume_record(scaled(), clock=clock)
-
-
-@raises(ValueError, "the same curve")
-def test_hold_of_two_curves():
-    lambda_lr(optimizer_with([0.1, 0.1]), [THREE_PLATEAUS, WITHOUT_PLATEAU], clock=PATIENT)
+def test_wrong_clock():
+    for clock in ("wait", DataClock, [PATIENT, "2"]):
+        with raises(TypeError, "clock = ", "must be a DataClock, ", "or a list of such rules"):
+            resume_record(THREE_PLATEAUS, clock=clock)
+    with raises(ValueError, "clock is an empty list: leave it out"):
+        resume_record(THREE_PLATEAUS, clock=[])
+    with raises(ValueError, "needs a plateau to hold at", "(50, 0)"):
+        resume_record(WITHOUT_PLATEAU, clock=[BELOW, PATIENT])
+    for clock in (DataClock(16, count=8), BELOW):
+        with raises(ValueError, "clock = ", "must be DataClock(8)", "batch plan"):
+            resume_record(scaled(), clock=clock)
+    optimizer = optimizer_with([0.1, 0.1])
+    with raises(ValueError, "the same curve", unchanged=[optimizer]):
+        lambda_lr(optimizer, [THREE_PLATEAUS, WITHOUT_PLATEAU], clock=PATIENT)
 
 
 # Schedulers and followers in mid-run.
