@@ -80,34 +80,26 @@ class TwoStepSGD(SGD):
     def second_step(self): ...
 
 
-@raises(ValueError, "1 of the optimizer's 5 parameters are not the model's")
-def test_parameter_outside_the_model(model):
-    parameters = [*model.parameters(), nn.Parameter(torch.ones(1))]
-    optimizer = SGD(parameters)
-    TrainStep(model, optimizer, mean_loss, CURVE)
+def test_wrong_optimizer(model):
+    with_another = SGD([*model.parameters(), nn.Parameter(torch.ones(1))])
+    part = "1 of the optimizer's 5 parameters are not the model's"
+    with raises(ValueError, part, unchanged=[model, with_another]):
+        TrainStep(model, with_another, mean_loss, CURVE)
+    two_steps = TwoStepSGD(model.parameters(), lr=0.1)
+    parts = ["TwoStepSGD updates in first_step() and second_step()", "lambda_lr in a loop"]
+    with raises(TypeError, *parts, unchanged=[model, two_steps]):
+        TrainStep(model, two_steps, mean_loss, CURVE)
 
 
-@raises(TypeError, "LBFGS needs a closure")
-def test_lbfgs_among_two_optimizers(model, optimizers):
+def test_wrong_optimizers(model, optimizer, optimizers):
+    first, last = optimizers
     lbfgs = LBFGS(model.last.parameters())
-    TrainStep(model, [optimizers[0], lbfgs], mean_loss, CURVE)
-
-
-@raises(TypeError, "TwoStepSGD updates in first_step() and second_step()", "lambda_lr in a loop")
-def test_sharpness_aware_optimizer(model):
-    optimizer = TwoStepSGD(model.parameters(), lr=0.1)
-    TrainStep(model, optimizer, mean_loss, CURVE)
-
-
-@raises(ValueError, "2 parameters", "several optimizers")
-def test_parameters_of_two_optimizers(model, optimizer):
-    first = AdamW(model.first.parameters())
-    TrainStep(model, [optimizer, first], mean_loss, CURVE)
-
-
-@raises(ValueError, "curve has length 3, and optimizers 2")
-def test_curves_for_a_different_number_of_optimizers(model, optimizers):
-    TrainStep(model, optimizers, mean_loss, [CURVE] * 3)
+    with raises(TypeError, "LBFGS needs a closure", unchanged=[model, first, lbfgs]):
+        TrainStep(model, [first, lbfgs], mean_loss, CURVE)
+    with raises(ValueError, "2 parameters", "several optimizers", unchanged=[optimizer, first]):
+        TrainStep(model, [optimizer, first], mean_loss, CURVE)
+    with raises(ValueError, "curve has length 3, and optimizers 2", unchanged=[first, last]):
+        TrainStep(model, optimizers, mean_loss, [CURVE] * 3)
 
 
 # Clocks and peaks.
@@ -164,22 +156,16 @@ def test_initial_updates_without_an_initial_lr(model, used_optimizer):
 # Models that cannot be trained.
 
 
-@raises(ValueError, "fp16")
-def test_half_precision_parameters_under_fp16():
-    model = Net().half()
-    make_step(model=model, precision="fp16")
-
-
-@raises(ValueError, "made under torch.inference_mode()")
-def test_model_of_inference_mode():
+def test_wrong_model():
+    half = Net().half()
+    with raises(ValueError, "fp16", unchanged=[half]):
+        make_step(model=half, precision="fp16")
     with torch.inference_mode():
-        model = Net()
-    make_step(model=model)
-
-
-@raises(ValueError, "parameters are on the meta device", "before you build the optimizer")
-def test_model_without_memory():
-    make_step(model=Net().to("meta"))
+        for_inference = Net()
+    with raises(ValueError, "made under torch.inference_mode()", unchanged=[for_inference]):
+        make_step(model=for_inference)
+    with raises(ValueError, "parameters are on the meta device", "before you build the optimizer"):
+        make_step(model=Net().to("meta"))
 
 
 # A step that has been built, and the functions around it.
