@@ -1,4 +1,4 @@
-"""Warnings of `TrainStep`, its checkpoints and its log: their advice is silent and right.
+"""Warnings of `TrainStep` and its log: their advice is silent and right.
 
 `test_curves` says how to read these tests. `train_step/test_warnings` follows the advice about a
 resumed optimizer for all optimizers, and `train_step/cuda_graphs` that about captured updates.
@@ -11,15 +11,16 @@ import torch
 from support.curve_warnings import warns
 from support.training.models import Net, batches, mean_loss, square_loss
 from support.training.steps import train
-from torch import distributed, nn
+from torch import nn
 from torch.optim import SGD, AdamW
 
 from plateau_jax import DataClock, PlateauCurve, StagedCurve
-from torch_bridge import Checkpoints, MetricLog, TrainStep, count_updates, distribute
+from torch_bridge import MetricLog, TrainStep, count_updates
 
 CURVE = PlateauCurve(40, warmup_steps=4, plateaus=[(20, 30)], min_lr_ratio=0.1)
 (BATCH,) = batches(1)
-LOADER = batches(5)
+LOADER = range(5)
+"""A loader with 5 batches."""
 
 
 def build(optimizer_class=SGD, curve=CURVE, loss_fn=mean_loss, **options):
@@ -81,29 +82,6 @@ def states():
     return step.state_dict(), step.optimizer.state_dict()
 
 
-def build_with_loaded_optimizer(states, **options):
-    step = build(AdamW, **options)
-    step.optimizer.load_state_dict(states[1])
-    return step
-
-
-def test_lost_position(states):
-    step = build_with_loaded_optimizer(states)
-    with warns(
-        "load the TrainStep's state, train_step.load_state_dict(state); or build it with "
-        "initial_updates=25; or, if the curve is meant to start there with the peak 0.1, build it "
-        "with initial_updates=0"
-    ):
-        step(BATCH)
-
-    step = build_with_loaded_optimizer(states)
-    step.load_state_dict(states[0])
-    check_next_lrs(step, 25)
-    for initial_updates in (25, 0):
-        step = build_with_loaded_optimizer(states, initial_updates=initial_updates)
-        check_next_lrs(step, initial_updates)
-
-
 def test_peak_that_differs_from_the_saved_one(states):
     model = Net()
     step = TrainStep(model, AdamW(model.parameters(), lr=0.2), mean_loss, CURVE)
@@ -149,59 +127,46 @@ def test_factor_of_the_learning_rate():
 # A run past the end of its curve, or at its start.
 
 
+def save_after(updates, **options):
+    """Return a step whose state was saved after these updates."""
+    step = build(**options)
+    train(step, [BATCH] * updates)
+    step.state_dict()
+    return step
+
+
 def test_past_an_end_at_0():
     epochs = 10
-    step = build(curve=PlateauCurve(20))
-    train(step, LOADER * epochs)
     with warns(
         "Give the curve as many steps as the training has updates: total_steps = "
         "count_updates(loader, epochs); or end it above 0 (min_lr_ratio)"
     ):
-        step.state_dict()
-
-    for curve in (
-        PlateauCurve(count_updates(LOADER, epochs)),
-        PlateauCurve(20, min_lr_ratio=0.1),
-    ):
-        step = build(curve=curve)
-        train(step, LOADER * epochs)
-        step.state_dict()
-        check_next_lrs(step, 50, curve=curve)
+        save_after(50, curve=PlateauCurve(20))
+    longer = PlateauCurve(count_updates(LOADER, epochs))
+    above_0 = PlateauCurve(20, min_lr_ratio=0.1)
+    for curve in (longer, above_0):
+        check_next_lrs(save_after(50, curve=curve), 50, curve=curve)
 
 
 def test_far_past_a_floor():
     floor = PlateauCurve(20, min_lr_ratio=0.1)
-    step = build(curve=floor)
-    train(step, [BATCH] * 1100)
     with warns("To turn such warnings off, write TrainStep(..., advise=False)"):
-        step.state_dict()
-    step = build(curve=floor, advise=False)
-    train(step, [BATCH] * 1100)
-    step.state_dict()
-    check_next_lrs(step, 1100, curve=floor)
+        save_after(1100, curve=floor)
+    check_next_lrs(save_after(1100, curve=floor, advise=False), 1100, curve=floor)
 
 
 def test_past_the_end_of_a_clock():
-    step = build(curve=PlateauCurve(4), clock=DataClock(16, count=8))
-    train(step, [BATCH] * 40)
+    clock = DataClock(16, count=8)
     with warns("Give the curve as many steps as the training consumes, in units of 16;"):
-        step.state_dict()
+        save_after(40, curve=PlateauCurve(4), clock=clock)
     curve = PlateauCurve(40 * 8 // 16)
-    step = build(curve=curve, clock=DataClock(16, count=8))
-    train(step, [BATCH] * 40)
-    step.state_dict()
-    check_next_lrs(step, 20, curve=curve)
+    check_next_lrs(save_after(40, curve=curve, clock=clock), 20, curve=curve)
 
 
 def test_unit_that_is_too_large():
-    step = build(clock=DataClock(1000, count=4))
-    train(step, [BATCH] * 20)
     with warns("Choose a unit of at most what an update consumes, and check the counts"):
-        step.state_dict()
-    step = build(clock=DataClock(4, count=4))
-    train(step, [BATCH] * 20)
-    step.state_dict()
-    check_next_lrs(step, 20)
+        save_after(20, clock=DataClock(1000, count=4))
+    check_next_lrs(save_after(20, clock=DataClock(4, count=4)), 20)
 
 
 # Results of the loss function, and updates that are skipped.
@@ -266,47 +231,3 @@ def test_updates_that_are_all_skipped():
     step = build_that_diverges(on_nonfinite="raise")
     with pytest.raises(FloatingPointError):
         log_updates(step)
-
-
-# Checkpoints and ranks.
-
-
-def test_parts_that_are_not_loaded(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
-    step = build()
-    train(step, [BATCH] * 5)
-    checkpoints.save(5, step=step, progress={"epoch": 1}, wait=True)
-    progress = {"epoch": 0}
-    with warns("To resume the run, pass them too; to load only some parts, write partial=True"):
-        checkpoints.load(progress=progress)
-
-    step, progress = build(), {"epoch": 0}
-    checkpoints.load(step=step, progress=progress)
-    assert progress == {"epoch": 1}
-    check_next_lrs(step, 5)
-    progress = {"epoch": 0}
-    checkpoints.load(progress=progress, partial=True)
-    assert progress == {"epoch": 1}
-
-
-@pytest.mark.slow
-@pytest.mark.ranks(2)
-def test_model_that_is_not_wrapped():
-    def weights_after(model):
-        step = TrainStep(model, SGD(model.parameters(), lr=0.1), mean_loss, CURVE)
-        train(step, batches(6, seed=distributed.get_rank()))
-        weight = next(step.model.parameters()).detach()
-        weights = [torch.empty_like(weight), torch.empty_like(weight)]
-        distributed.all_gather(weights, weight)
-        return weights
-
-    with warns(
-        "Pass what distribute(model) returns to the step; if you want one model per rank, write "
-        "distribute(model, None)"
-    ):
-        weights_after(Net())
-
-    first, second = weights_after(distribute(Net(), device="cpu"))
-    assert torch.equal(first, second)
-    first, second = weights_after(distribute(Net(), None, device="cpu"))
-    assert not torch.equal(first, second)

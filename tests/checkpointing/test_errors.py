@@ -57,110 +57,58 @@ def checkpoints(directory):
     return Checkpoints(directory)
 
 
-@pytest.fixture
-def model():
-    return bare_linear()
-
-
-@pytest.fixture
-def numbers():
-    """A part that is saved in checkpoint 50 with another number."""
-    return [5]
-
-
-# Building.
-
-
-@raises(ValueError, "keep = 0")
-def test_keep_no_checkpoint(directory):
-    Checkpoints(directory, keep=0)
-
-
-@raises(NotADirectoryError, "/file'")
-def test_directory_is_a_file(tmp_path):
+def test_wrong_directory(directory, tmp_path):
+    with raises(ValueError, "keep = 0"):
+        Checkpoints(directory, keep=0)
+    with raises(ValueError, "/10 is itself a checkpoint", "directory of the run"):
+        Checkpoints(directory / "10")
+    with raises(TypeError, "directory = 5 must be the path of a directory"):
+        Checkpoints(5)
     (tmp_path / "file").touch()
-    Checkpoints(tmp_path / "file").load(numbers=[])
+    with raises(NotADirectoryError, "/file'"):
+        Checkpoints(tmp_path / "file").load(numbers=[])
 
 
-@raises(ValueError, "/10 is itself a checkpoint", "directory of the run")
-def test_directory_of_a_single_checkpoint(directory):
-    Checkpoints(directory / "10")
+def test_wrong_save(checkpoints):
+    with raises(ValueError, "step = -1"):
+        checkpoints.save(-1, values=[1])
+    with raises(ValueError, "no parts"):
+        checkpoints.save(1)
+    for part in ((1, 2), Part):
+        with raises(TypeError, f"part = {part}", "state_dict and load_state_dict"):
+            checkpoints.save(1, part=part)
+    for name in ("../up", "verify"):
+        with raises(ValueError, f"{name!r} must be a valid variable name", "not one of"):
+            checkpoints.save(1, **{name: []})
 
 
-# Saving.
-
-
-@raises(ValueError, "step = -1")
-def test_save_before_the_first_step(checkpoints):
-    checkpoints.save(-1, values=[1])
-
-
-@raises(ValueError, "no parts")
-def test_save_nothing(checkpoints):
-    checkpoints.save(1)
-
-
-@pytest.mark.parametrize("part", [(1, 2), Part])
-@raises(TypeError, "part = {part}", "state_dict and load_state_dict")
-def test_save_part_without_a_state(checkpoints, part):
-    checkpoints.save(1, part=part)
-
-
-@pytest.mark.parametrize("name", ["../up", "verify"])
-@raises(ValueError, "{name} must be a valid variable name", "not one of")
-def test_save_part_with_a_wrong_name(checkpoints, name):
-    checkpoints.save(1, **{name: []})
-
-
-# Loading.
-
-
-@raises(ValueError, "no checkpoint 3", "[10, 20, 50]")
-def test_load_missing_checkpoint(checkpoints, numbers):
-    checkpoints.load(3, numbers=numbers)
-
-
-@raises(ValueError, "['model', 'numbers', 'options', 'optimizer']", "['more']")
-def test_load_missing_part(checkpoints, numbers):
-    checkpoints.load(numbers=numbers, more=[])
-
-
-@raises(ValueError, "options was saved as a dict", "a list")
-def test_load_dict_as_a_list(checkpoints, numbers):
-    checkpoints.load(numbers=numbers, options=[])
-
-
-@raises(ValueError, "model is on the meta device", "model.to_empty(device=...)")
-def test_load_into_a_model_without_memory(checkpoints):
+def test_wrong_load(checkpoints):
+    numbers = [5]  # checkpoint 50 has another number
+    with raises(ValueError, "no checkpoint 3", "[10, 20, 50]", unchanged=[numbers]):
+        checkpoints.load(3, numbers=numbers)
+    saved = "['model', 'numbers', 'options', 'optimizer']"
+    with raises(ValueError, saved, "['more']", unchanged=[numbers]):
+        checkpoints.load(numbers=numbers, more=[])
+    with raises(ValueError, "options was saved as a dict", "a list", unchanged=[numbers]):
+        checkpoints.load(numbers=numbers, options=[])
     model = Linear(3, 2, bias=False, device="meta")
-    checkpoints.load(10, model=model)
+    with raises(ValueError, "model is on the meta device", "model.to_empty(device=...)"):
+        checkpoints.load(10, model=model)
 
 
-# `load_model`.
-
-
-@raises(ValueError, "/empty has no checkpoint to load")
-def test_load_model_from_an_empty_directory(directory, model):
-    Checkpoints(directory / "empty").load_model(model)
-
-
-@raises(ValueError, "has the parts", "['none']: pass the name of the model as part=")
-def test_load_model_from_a_missing_part(checkpoints, model):
-    checkpoints.load_model(model, part="none")
-
-
-@raises(ValueError, "numbers is neither a TrainStep nor a module")
-def test_load_model_from_a_list(checkpoints, model):
-    checkpoints.load_model(model, 50, part="numbers")
-
-
-@raises(
-    ValueError,
-    "model of checkpoint 50 was saved with a",
-    "weight: (2, 4) in the checkpoint, (2, 3) here",
-)
-def test_load_model_of_a_different_shape(checkpoints, model):
-    checkpoints.load_model(model, 50, part="model")
+def test_wrong_load_of_a_model(checkpoints):
+    model = bare_linear()
+    empty = Checkpoints(checkpoints.directory / "empty")
+    with raises(ValueError, "/empty has no checkpoint to load", unchanged=[model]):
+        empty.load_model(model)
+    instead = "['none']: pass the name of the model as part="
+    with raises(ValueError, "has the parts", instead, unchanged=[model]):
+        checkpoints.load_model(model, part="none")
+    with raises(ValueError, "numbers is neither a TrainStep nor a module", unchanged=[model]):
+        checkpoints.load_model(model, 50, part="numbers")
+    shapes = "weight: (2, 4) in the checkpoint, (2, 3) here"
+    with raises(ValueError, "model of checkpoint 50 was saved with a", shapes, unchanged=[model]):
+        checkpoints.load_model(model, 50, part="model")
 
 
 # States that a checkpoint can't hold.
@@ -205,11 +153,6 @@ def test_values_that_a_checkpoint_cannot_hold(tmp_path, value, message):
         checkpoints.save(1, part=Part({"a": value}))
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
-
-
-@raises(TypeError, "directory = 5 must be the path of a directory")
-def test_number_in_place_of_a_directory():
-    Checkpoints(5)
 
 
 def test_part_named_wait(tmp_path):

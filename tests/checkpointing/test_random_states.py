@@ -239,7 +239,10 @@ def test_left_out_parts_are_named(tmp_path):
     checkpoints.save(1, model=constant_model(1), optimizer=Part(1), progress={"epoch": 1})
     expected = draw()
     progress = {"epoch": 0}
-    message = r"1 also contains the parts \['model', 'optimizer'\], .* partial=True"
+    message = (
+        r"1 also contains the parts \['model', 'optimizer'\], .*To resume the run, pass them "
+        "too; to load only some parts, write partial=True"
+    )
     with pytest.raises(CurveWarning, match=message):  # the filter of all tests
         checkpoints.load(progress=progress)
     assert progress == {"epoch": 0}

@@ -141,7 +141,10 @@ def test_clock_follows_its_curves(groups, skips, unit, begin, random):
 @pytest.mark.parametrize("form", [int, torch.tensor])
 @pytest.mark.parametrize("size", [1, 3])
 def test_largest_count_of_an_update(form, size):
-    """More is an error, or, on the device, which nothing reads, counts as the largest."""
+    """More is an error, or, on the device, which nothing reads, counts as the largest.
+
+    A negative count, which an error rejects too, is 0 there.
+    """
     clock = DeviceClock([PlateauCurve(9)], [0.5], CPU, CheckedClock(1))
     most = 2**53 // size
     clock.set_count(form(most), rank=0, size=size)
@@ -150,8 +153,11 @@ def test_largest_count_of_an_update(form, size):
         with pytest.raises(ValueError, match=f"count = {most + 1}"):
             clock.set_count(most + 1, rank=0, size=size)
     else:
-        clock.set_count(form(most + 1), rank=0, size=size)
-    assert clock.count == most
+        clock.set_count(form(-7), rank=0, size=size)
+        assert clock.count == 0
+        for too_large in (most + 1, 2**63 - 1):
+            clock.set_count(form(too_large), rank=0, size=size)
+            assert clock.count == most
 
 
 def test_sum_of_counts_is_exact_up_to_2_to_the_62():

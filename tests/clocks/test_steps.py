@@ -24,22 +24,6 @@ def test_large_counts_are_exact():
     assert [row["consumed"] for row in log.rows] == [count, 2 * count, 3 * count]
 
 
-@pytest.mark.parametrize(
-    ("count", "consumed"),
-    [
-        (-7, 0),
-        (2**53, 2**53),
-        (2**53 + 1, 2**53),
-        (2**63 - 1, 2**53),
-    ],
-)
-def test_count_on_the_device_is_clamped(count, consumed):
-    """There it cannot be rejected."""
-    step = make_step(clock=DataClock(2))
-    result = step(*batches(1), count=torch.tensor(count))
-    assert int(result.consumed) == consumed
-
-
 def test_sum_is_exact_up_to_2_to_the_62():
     run = SchedulerRun(CURVE, [0.25], DataClock(2**61 // 15 + 1))
     run.run([(2**58 - 1, 1.0)] * 16)

@@ -47,6 +47,12 @@ def check_no_file_is_written(folder, capsys, arguments, message):
             "--from cosine.json --from run.json --export new.py",
             "--export new.py takes one curve, not 2",
         ),
+        ("1000 --log low.csv", "--log requires --peak"),
+        (
+            "1000 --peak 1 --log losses.csv",
+            "'loss': name one with lr=, or in a shell with --lr-col",
+        ),
+        ("--from run.json --from cosine.json --peak 1 --log low.csv", "--log takes one curve"),
         ("100 --peak 1 --step-column n", "--step-column requires --log"),
         ("100 --lr-column lr", "--lr-column requires --log"),
         ("100 --port 8701", "--port requires --design"),
@@ -82,21 +88,6 @@ def test_yaml_without_pyyaml(folder, capsys, monkeypatch):
     Path("curve.yaml").write_text("total_steps: 100")
     message = "curve.yaml: to read YAML, pip install pyyaml"
     check_no_file_is_written(folder, capsys, "--from curve.yaml", message)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("1000 --log low.csv", "--log requires --peak"),
-        (
-            "1000 --peak 1 --log losses.csv",
-            "'loss': name one with lr=, or in a shell with --lr-col",
-        ),
-        ("--from run.json --from cosine.json --peak 1 --log low.csv", "--log takes one curve"),
-    ],
-)
-def test_wrong_logs(folder, capsys, arguments, message):
-    check_no_file_is_written(folder, capsys, arguments, message)
 
 
 @pytest.mark.parametrize(

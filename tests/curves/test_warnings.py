@@ -190,11 +190,6 @@ def test_plateaus_like_fractions():
         curve.cooldown(50, 10).then(PlateauCurve(9), scale=0.5)
 
 
-def test_warmup_that_rounds_down_to_0():
-    with warns("warmup_steps = '0.9%' of 100 steps rounds down to 0"):
-        PlateauCurve(100, warmup_steps="0.9%")  # warns
-
-
 def test_three_mistakes_of_one_curve():
     with warns(
         "warmup_steps = '0.9%' of 100",

@@ -37,11 +37,6 @@ def test_iterable_dataset():
     make_loader(Endless(), 4)
 
 
-@raises(ValueError, "3 samples give no batch of batch_size = 4 with drop_last = True")
-def test_fewer_samples_than_a_batch():
-    make_loader(range(3), 4)
-
-
 @pytest.mark.parametrize(
     ("error", "options", "requirement"),
     [
@@ -66,14 +61,13 @@ def on_rank(rank, ranks, samples, **options):
         return make_loader(range(samples), 4, num_workers=0, **options)
 
 
-@raises(ValueError, "7 samples", "batch_size = 4", "2 processes")
-def test_fewer_samples_than_the_ranks_need():
-    on_rank(0, 2, 7)
-
-
-@raises(ValueError, "9 samples leave 1 for 2", "drop_last = True")
-def test_last_batch_without_a_sample_for_each_rank():
-    on_rank(0, 2, 9, drop_last=False)
+def test_wrong_number_of_samples():
+    with raises(ValueError, "3 samples give no batch of batch_size = 4 with drop_last = True"):
+        make_loader(range(3), 4)
+    with raises(ValueError, "7 samples", "batch_size = 4", "2 processes"):
+        on_rank(0, 2, 7)
+    with raises(ValueError, "9 samples leave 1 for 2", "drop_last = True"):
+        on_rank(0, 2, 9, drop_last=False)
 
 
 @raises(ValueError, "batch_size = 8 (now 12)", "of all processes")
@@ -132,20 +126,13 @@ def test_iteration_continues_after_a_rejected_state(depth):
 # Prefetching.
 
 
-@raises(TypeError, "has no state_dict")
-def test_state_of_batches_without_a_loader():
-    feed = prefetch([torch.ones(1)], "cpu")
-    feed.state_dict()
-
-
-@raises(ValueError, "depth = 0", at_least(1))
-def test_depth_below_one():
-    prefetch([], "cpu", depth=0)
-
-
-@raises(ValueError, "device = 'meta'", "available CUDA device")
-def test_device_without_memory():
-    prefetch([], "meta")
+def test_wrong_prefetch():
+    with raises(TypeError, "has no state_dict"):
+        prefetch([torch.ones(1)], "cpu").state_dict()
+    with raises(ValueError, "depth = 0", at_least(1)):
+        prefetch([], "cpu", depth=0)
+    with raises(ValueError, "device = 'meta'", "available CUDA device"):
+        prefetch([], "meta")
 
 
 def quantized():

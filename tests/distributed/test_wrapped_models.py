@@ -320,7 +320,8 @@ def warnings_of_two_ranks(model):
     for warning in caught:
         assert warning.category is CurveWarning
         assert Path(warning.filename).name == "steps.py"
-        assert "distribute(model, None)" in str(warning.message)
+        assert "Pass what distribute(model) returns to the step" in str(warning.message)
+        assert "one model per rank, write distribute(model, None)" in str(warning.message)
     return caught
 
 

@@ -6,13 +6,13 @@ from typing import get_type_hints
 
 from docs.public_names import PUBLIC_NAMES, methods_of
 from support.docs.pages import ROOT
-from support.docs.reference import listed, pages
 
+from docs.reference import listed, pages
 from plateau_jax.tools.command_line.option_parser import command_line_parser
 
 
 def test_reference_is_written_from_the_docstrings():
-    """`python -m support.docs.reference` writes it. A new signature needs a line in CHANGELOG."""
+    """`python -m docs.reference` writes it. A new signature needs a line in CHANGELOG."""
     for path, text in pages():
         assert path.read_text(encoding="utf-8") == text, path.name
 

@@ -268,21 +268,12 @@ def test_lines_and_spans_differ_without_colour(ax):
 # Errors.
 
 
-@raises(ValueError, "there is no curve")
-def test_no_curves():
-    plot()
-
-
-@raises(TypeError, "curves[0] = 'curve.json' must be a")
-def test_name_of_a_file():
-    plot("curve.json")
-
-
-@raises(TypeError, "curves[0] = array(", "must be a")
-def test_array_without_dimensions():
-    plot(np.array(CURVE, object))
-
-
-@raises(ValueError, "peak_value = -1.0")
-def test_negative_peak(ax):
-    plot(CURVE, peak_value=-1.0, ax=ax)
+def test_wrong_call(ax):
+    with raises(ValueError, "there is no curve"):
+        plot()
+    with raises(TypeError, "curves[0] = 'curve.json' must be a"):
+        plot("curve.json")
+    with raises(TypeError, "curves[0] = array(", "must be a"):
+        plot(np.array(CURVE, object))
+    with raises(ValueError, "peak_value = -1.0", unchanged=[ax]):
+        plot(CURVE, peak_value=-1.0, ax=ax)

@@ -121,14 +121,11 @@ def log():
     return MetricLog()
 
 
-@raises(ValueError, "every = 0")
-def test_every_below_one():
-    MetricLog(every=0)
-
-
-@raises(ValueError, "keep = 0")
-def test_keep_below_one():
-    MetricLog(keep=0)
+def test_wrong_argument():
+    with raises(ValueError, "every = 0"):
+        MetricLog(every=0)
+    with raises(ValueError, "keep = 0"):
+        MetricLog(keep=0)
 
 
 @pytest.mark.parametrize("entry", [{"rows": {}}, {"rows": [[]]}, {"since_flush": 0.5}])

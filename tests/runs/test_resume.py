@@ -135,25 +135,16 @@ def test_clock_with_an_unknown_argument_is_shown():
 RECORD = resume_record(CURVE)
 
 
-@raises(ValueError, "step = -1", at_least(0))
-def test_negative_step():
-    check_resume(RECORD, RECORD, -1)
-
-
-@pytest.mark.parametrize("record", [json.dumps(RECORD), {**RECORD, "peak_value": -1.0}])
-@raises(ValueError, "saved = ", "is not from resume_record: ")
-def test_saved_value_that_is_not_a_record(record):
-    check_resume(record, RECORD, 10)
-
-
-@raises(TypeError, "strict = 'no' must be a bool")
-def test_text_in_place_of_strict():
-    check_resume(RECORD, RECORD, 0, strict="no")
-
-
-@raises(ValueError, "now = [] has no record: pass what resume_record returns")
-def test_empty_list_in_place_of_a_record():
-    check_resume(RECORD, [], 10)
+def test_wrong_call():
+    with raises(ValueError, "step = -1", at_least(0)):
+        check_resume(RECORD, RECORD, -1)
+    for record in (json.dumps(RECORD), {**RECORD, "peak_value": -1.0}):
+        with raises(ValueError, "saved = ", "is not from resume_record: "):
+            check_resume(record, RECORD, 10)
+    with raises(TypeError, "strict = 'no' must be a bool"):
+        check_resume(RECORD, RECORD, 0, strict="no")
+    with raises(ValueError, "now = [] has no record: pass what resume_record returns"):
+        check_resume(RECORD, [], 10)
 
 
 # Records of several groups, a state without a record, and a wanted change.

@@ -53,14 +53,17 @@ def test_copy_continues_alone(copied, clock):
     assert (other.state_dict(), other.lr) == (scheduler.state_dict(), scheduler.lr)
 
 
-@pytest.fixture
-def scheduler():
-    return CurveScheduler(CURVE, 0.3)
-
-
-@raises(ValueError, "peak_value = -0.1")
-def test_negative_peak():
-    CurveScheduler(CURVE, -0.1)
+def test_wrong_peak_or_state():
+    with raises(ValueError, "peak_value = -0.1"):
+        CurveScheduler(CURVE, -0.1)
+    scheduler = CurveScheduler(CURVE, 0.3)
+    state = scheduler.state_dict()
+    with raises(ValueError, "updates = -1", at_least(0), unchanged=[scheduler]):
+        scheduler.load_state_dict(state | {"updates": -1})
+    for number in (0, 2):
+        message = f"state_dict was saved with {number} parameter groups, and there are 1"
+        with raises(ValueError, message, unchanged=[scheduler]):
+            scheduler.load_state_dict(state | {"records": state["records"] * number})
 
 
 @raises(ValueError, "it was saved with a peak of 0.3, now 0.2", "strict=False to load_state_dict")
@@ -84,18 +87,6 @@ def test_state_of_no_update_has_used_no_peak():
     scheduler = CurveScheduler(CURVE, 0.2)
     scheduler.load_state_dict(CurveScheduler(CURVE, 0.3).state_dict())
     assert scheduler.lr == CurveScheduler(CURVE, 0.2).lr
-
-
-@pytest.mark.parametrize("number", [0, 2])
-@raises(ValueError, "state_dict was saved with {number} parameter groups, and there are 1")
-def test_state_of_a_different_number_of_groups(scheduler, number):
-    state = scheduler.state_dict()
-    scheduler.load_state_dict(state | {"records": state["records"] * number})
-
-
-@raises(ValueError, "updates = -1", at_least(0))
-def test_negative_number_of_updates(scheduler):
-    scheduler.load_state_dict(scheduler.state_dict() | {"updates": -1})
 
 
 class CountedCurve:

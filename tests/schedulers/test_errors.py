@@ -222,33 +222,24 @@ def test_whole_checkpoint(name):
     saved.rejects(nested, "a whole checkpoint: ", "state_dict['parts'][1]")
 
 
-def test_whole_checkpoint_of_torchs_scheduler(scheduler):
-    states = ChainedScheduler([LambdaLR(optimizer_with([0.1]), float)]).state_dict()
-    scheduler.rejects({"epoch": 3, "lr_schedulers": [states]}, "state_dict['lr_schedulers'][0]")
-
-
-@pytest.mark.parametrize("state", [{"base_lrs": [0.1]}, {"_schedulers": []}])
-def test_state_without_a_counter(scheduler, state):
-    part = "not the state of a scheduler: it has no 'last_epoch'"
-    scheduler.rejects(state, part)
-
-
-def test_state_of_torch_with_damaged_peaks(scheduler):
-    state = {"last_epoch": 3, "base_lrs": None}
-    scheduler.rejects(state, "base_lrs = None must be a list with the peak of each group")
+def test_state_of_something_else(scheduler):
+    for state in ({"base_lrs": [0.1]}, {"_schedulers": []}):
+        scheduler.rejects(state, "not the state of a scheduler: it has no 'last_epoch'")
+    damaged = {"last_epoch": 3, "base_lrs": None}
+    scheduler.rejects(damaged, "base_lrs = None must be a list with the peak of each group")
+    of_torch = ChainedScheduler([LambdaLR(optimizer_with([0.1]), float)]).state_dict()
+    checkpoint = {"epoch": 3, "lr_schedulers": [of_torch]}
+    scheduler.rejects(checkpoint, "state_dict['lr_schedulers'][0]")
+    optimizer = optimizer_with([0.1, 0.1])
+    chain = ChainedScheduler([lambda_lr(optimizer, CURVE), lambda_lr(optimizer, CURVE)])
+    part = "has 2 states of the kind 'scheduler': load the one that continues"
+    scheduler.rejects(chain.state_dict(), part)
 
 
 def test_text_in_place_of_strict(optimizer):
     scheduler = lambda_lr(optimizer, CURVE)
     with raises(TypeError, "strict = 'no' must be a bool", unchanged=[scheduler]):
         scheduler.load_state_dict(scheduler.state_dict(), strict="no")
-
-
-def test_state_of_two_schedulers(scheduler):
-    optimizer = optimizer_with([0.1, 0.1])
-    chain = ChainedScheduler([lambda_lr(optimizer, CURVE), lambda_lr(optimizer, CURVE)])
-    part = "has 2 states of the kind 'scheduler': load the one that continues"
-    scheduler.rejects(chain.state_dict(), part)
 
 
 def test_state_in_a_chain_is_compared():

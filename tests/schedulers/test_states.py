@@ -19,7 +19,7 @@ from support.curves.descriptions import build, descriptions
 from support.curves.strategies import magnitudes
 from support.raises import raises
 from support.runs.definition import RunOracle
-from support.runs.scheduler_run import SchedulerRun
+from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import (
     advance,
     learning_rates,
@@ -93,40 +93,13 @@ def test_state_and_pickle_are_small_and_share_nothing():
     assert state == before
 
 
-@pytest.mark.parametrize(
-    "build", [lambda_lr, lambda optimizer, curve: follow(optimizer, "weight_decay", curve)]
-)
-def test_loaded_value_may_be_smaller_than_any_base(build):
-    curve = StagedCurve([(1, 1.0), (10, 1e-36, "exponential")])
-    optimizer = optimizer_with([1e-3], weight_decay=1e-3)
-    scheduler = build(optimizer, curve)
-    for _ in range(11):
-        optimizer.step()
-        scheduler.step()
-    resumed_optimizer = optimizer_with([1e-3], weight_decay=1e-3)
-    resumed_optimizer.load_state_dict(optimizer.state_dict())
-    resumed = build(resumed_optimizer, curve)
-    resumed.load_state_dict(scheduler.state_dict())
-    assert resumed.get_last_lr() == scheduler.get_last_lr()
-
-
-def test_saved_base_of_a_follower_warns_until_it_is_set():
-    saved = follow(optimizer_with([0.5, 0.5], weight_decay=0.5), "weight_decay", CURVE)
-    for _ in range(20):
-        saved.step()
-    optimizer = optimizer_with([0.5, 0.5], weight_decay=0.25)
-    decay = follow(optimizer, "weight_decay", CURVE)
-    message = r"saved with a base of 0\.5, now 0\.25\. .* with 0\.5: .*set_base_value\(…\)"
-    with pytest.warns(CurveWarning, match=message):
-        decay.load_state_dict(through_file(saved.state_dict()))
-    assert decay.base_values == [0.5, 0.5]
-    decay.set_base_value([0.25, 0.125])
-    values = [group["weight_decay"] for group in optimizer.param_groups]
-    assert values == learning_rates([0.25, 0.125], CURVE, 20)
-    again = follow(optimizer_with([0.5, 0.5], weight_decay=0.5), "weight_decay", CURVE)
-    again.load_state_dict(through_file(decay.state_dict()))
-    assert again.base_values == [0.25, 0.125]
-    decay.load_state_dict(saved.state_dict())  # a rollback in a run that has set its base
+@pytest.mark.parametrize("run_class", [SchedulerRun, FollowerRun])
+def test_loaded_value_may_be_smaller_than_any_base(run_class):
+    run = run_class(StagedCurve([(1, 1.0), (10, 1e-36, "exponential")]), [1e-3])
+    run.train(11)
+    values = run.scheduler.get_last_lr()
+    run.restart_on_a_loaded_optimizer()
+    assert run.scheduler.get_last_lr() == values
 
 
 def inverse_decay(optimizer):
@@ -161,13 +134,12 @@ def test_state_without_a_curve_continues_at_its_step(build_without_a_curve, opti
 
 
 def test_step_in_a_state_may_be_edited():
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, CURVE)
-    advance(optimizer, scheduler, 12)
-    state = scheduler.state_dict()
+    run = SchedulerRun(CURVE)
+    run.train(12)
+    state = run.scheduler.state_dict()
     state["last_epoch"] += 7
-    scheduler.load_state_dict(state)
-    assert lrs_of(optimizer) == learning_rates([0.5], CURVE, 19)
+    run.scheduler.load_state_dict(state)
+    assert run.values() == learning_rates(run.peaks, CURVE, 19)
 
 
 def test_state_has_the_entries_of_torch():
@@ -260,12 +232,11 @@ def test_resume_between_any_two_lines_keeps_values(changes, bases_change, optimi
 
 def test_new_scheduler_takes_over_from_an_old_one():
     """On the same optimizer, whose groups the new one has overwritten when it was built."""
-    optimizer = optimizer_with([0.5, 0.25])
-    old = lambda_lr(optimizer, LINEAR)
-    advance(optimizer, old, 70)
-    new = lambda_lr(optimizer, LINEAR)
-    new.load_state_dict(old.state_dict())
-    assert lrs_of(optimizer) == learning_rates([0.5, 0.25], LINEAR, 70)
+    run = SchedulerRun(LINEAR)
+    run.train(70)
+    new = run.new_scheduler()
+    new.load_state_dict(run.scheduler.state_dict())
+    assert run.values() == learning_rates(run.peaks, LINEAR, 70)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

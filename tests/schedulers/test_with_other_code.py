@@ -209,25 +209,6 @@ def test_optimizer_that_is_not_plain_trains_with_the_curve(wrap):
     scheduler.load_state_dict(through_file(scheduler.state_dict()))
 
 
-# The order of steps.
-
-
-def test_first_step_before_the_optimizers_warns_as_in_torch():
-    scheduler = lambda_lr(optimizer_with([0.5]), CURVE)
-    with pytest.warns(UserWarning, match=r"`lr_scheduler.step\(\)` before `optimizer.step"):
-        scheduler.step()
-    for _ in range(5):
-        scheduler.step()
-
-
-def test_epoch_passed_to_a_step_warns_as_in_torch():
-    optimizer = optimizer_with([0.5])
-    scheduler = lambda_lr(optimizer, CURVE)
-    optimizer.step()
-    with pytest.warns(UserWarning, match=r"The epoch parameter in `scheduler.step\(\)`"):
-        scheduler.step(1)
-
-
 # Derived classes.
 
 

@@ -268,7 +268,13 @@ def test_value_written_before_a_second_phase_warns(run):
     run.groups[1][run.key] = 0.07
     run.scheduler = run.new_scheduler()
     name, base_key = run.key, f"initial_{run.key}"
-    message = rf"\[1\] has {name} = 0\.07, .* {base_key} = 0\.25.*del group\[.{base_key}"
+    part, setter = ("scheduler", "set_peak") if name == "lr" else ("follower", "set_base_value")
+    message = (
+        rf"\[1\] has {name} = 0\.07, .* {base_key} = 0\.25"
+        rf".*write del group\[.{base_key}.\] before {part} is built or the group is added"
+        rf".* call {part}\.{setter}\(\[0\.5, 0\.25\]\)"
+        rf"\. To resume a run, call {part}\.load_state_dict\(state\)"
+    )
     with pytest.warns(CurveWarning, match=message) as caught:
         run.train(3)
     assert len(caught) == 1

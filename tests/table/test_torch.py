@@ -1,17 +1,20 @@
-"""`multiplier` in torch: NumPy's bits in every mode and on a GPU, dtypes of steps, compilations."""
+"""`multiplier` and `tensors`: NumPy's bits in every mode and on a GPU, copies, stacks, errors."""
 
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from support.curves.descriptions import curves_and_steps
+from hypothesis import given, strategies as st
+from support.curves.descriptions import build, curves_and_steps, descriptions
 from support.examples import examples
 from support.jax.jax_cases import CURVE, MANY, NESTED, STEPS, assert_equal_bits
+from support.raises import raises
 from support.training.cuda_graphs.graphs import no_waiting
+from torch.torch_version import TorchVersion
 
 from plateau_jax import PlateauCurve, stack
+from plateau_jax.table.evaluation import Table
 from torch_bridge import multiplier, tensors
 
 MAX_STEP = 2**31 - 1
@@ -91,3 +94,66 @@ def test_multiplier_does_not_synchronize():
         values = multiplier(table, steps)
     expected = np.stack([CURVE(STEPS), NESTED(STEPS)])
     assert_equal_bits(values.cpu(), expected)
+
+
+# Copies and stacks.
+
+STACKED = stack([CURVE, NESTED])
+
+
+@pytest.mark.parametrize("original", [CURVE.table, STACKED], ids=["one", "stack"])
+def test_tensors_copies_every_column(original):
+    table = tensors(original)
+    assert table._fields == original._fields
+    for column, copied in zip(table, original, strict=True):
+        assert column.dtype == torch.int32
+        np.testing.assert_array_equal(column.numpy(), copied)
+        assert not copied.flags.writeable
+        column.zero_()
+    assert original.high.any()
+    copied_again = tensors(table)
+    assert copied_again.begin.data_ptr() != table.begin.data_ptr()
+
+
+@examples(20)
+@given(
+    curves_and_steps(range(5), scaled=True),
+    st.lists(descriptions(range(5), depth=1, scaled=True), max_size=4),
+    st.sampled_from(([], [MANY])),
+    st.sampled_from(((), (1,), (3, 2))),
+)
+def test_stack_adds_leading_axis_of_curves(case, more_descriptions, longest, shape):
+    first, steps = case
+    curves = [first, *map(build, more_descriptions), *longest]
+    steps = np.resize(steps, shape)
+    expected = np.stack([curve(steps) for curve in curves])
+    table = tensors(stack(curves))
+    steps = torch.from_numpy(steps)
+    assert_equal_bits(multiplier(table, steps), expected)
+    # An earlier torch has no vmap of a view as a different dtype.
+    if TorchVersion(torch.__version__) >= "2.13":
+        first_axis = Table(*(0 for _ in table))
+        over_curves = torch.func.vmap(multiplier, in_dims=(first_axis, None))
+        assert_equal_bits(over_curves(table, steps), expected)
+
+
+# Errors.
+
+TABLE = tensors(CURVE.table)
+STEP = torch.tensor(3)
+
+
+def test_wrong_step():
+    for dtype in (torch.bool, torch.float32):
+        with raises(TypeError, "step ", str(dtype)):
+            multiplier(TABLE, torch.ones(3, dtype=dtype))
+    for step in (3, np.arange(3)):
+        with raises(TypeError, "step = ", "must be a tensor of integers; write"):
+            multiplier(TABLE, step)
+
+
+def test_wrong_table():
+    with raises(TypeError, "table = ", "must be a table"):
+        multiplier(CURVE, STEP)
+    with raises(TypeError, "table.begin", "int32", "write tensors"):
+        multiplier(CURVE.table, STEP)

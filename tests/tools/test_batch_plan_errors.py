@@ -19,26 +19,18 @@ with ignore_curve_warnings():
 # Pairs.
 
 
-@raises(TypeError, "pairs[0].threshold = 0.0", AN_INTEGER)
-def test_threshold_that_is_not_an_integer():
-    BatchPlan([(0.0, 8)])
-
-
-@raises(ValueError, "pairs[1].batch = 0", at_least(1))
-def test_batch_below_1():
-    BatchPlan([(0, 8), (9, 0)])
-
-
-@pytest.mark.parametrize("pairs", [[], [(1, 8)], [(0, 8), (20, 9), (20, 1)]], ids=repr)
-@raises(ValueError, "pairs = {pairs}", "begin with a pair (0, batch)")
-def test_thresholds_that_do_not_increase_from_0(pairs):
-    BatchPlan(pairs)
-
-
-@pytest.mark.parametrize("arguments", [5, {"pairs": [[0, 8]]}, {"kind": "batch_plan"}], ids=repr)
-@raises(ValueError, "arguments = {arguments}", "as to_dict returns it", "a different version")
-def test_arguments_of_something_else(arguments):
-    BatchPlan.from_dict(arguments)
+def test_wrong_pairs():
+    with raises(TypeError, "pairs[0].threshold = 0.0", AN_INTEGER):
+        BatchPlan([(0.0, 8)])
+    with raises(ValueError, "pairs[1].batch = 0", at_least(1)):
+        BatchPlan([(0, 8), (9, 0)])
+    for pairs in ([], [(1, 8)], [(0, 8), (20, 9), (20, 1)]):
+        with raises(ValueError, f"pairs = {pairs}", "begin with a pair (0, batch)"):
+            BatchPlan(pairs)
+    for arguments in (5, {"pairs": [[0, 8]]}, {"kind": "batch_plan"}):
+        parts = [f"arguments = {arguments}", "as to_dict returns it", "a different version"]
+        with raises(ValueError, *parts):
+            BatchPlan.from_dict(arguments)
 
 
 # Methods.
@@ -89,20 +81,17 @@ def test_wrong_seesaw():
 # Factors of batch sizes.
 
 
-@raises(ValueError, "reference = 1000000", "step 0 it is 1.0000004", "(new / old)**exponent")
-def test_level_a_little_above_1():
-    BatchPlan([(0, 1_000_001)]).scale(FLAT, 8, reference=1_000_000)
-
-
-@raises(ValueError, "reference = 1", "step 49 it is 1.3859292")
-def test_level_above_1_before_a_jump():
-    curve = StagedCurve([(50, 1.0), (0, 0.1), (50,)])
-    BatchPlan([(0, 2)]).scale(curve, 1, reference=1)
-
-
-@raises(ValueError, f"reference = 1 must be nearer to the batch size {2**40}", "1.1e+12, outside")
-def test_factor_that_is_too_large():
-    BatchPlan([(0, 2**40)]).scale(FLAT, 1, reference=1, exponent=1)
+def test_level_above_1():
+    with raises(
+        ValueError, "reference = 1000000", "step 0 it is 1.0000004", "(new / old)**exponent"
+    ):
+        BatchPlan([(0, 1_000_001)]).scale(FLAT, 8, reference=1_000_000)
+    jumping = StagedCurve([(50, 1.0), (0, 0.1), (50,)])
+    with raises(ValueError, "reference = 1", "step 49 it is 1.3859292"):
+        BatchPlan([(0, 2)]).scale(jumping, 1, reference=1)
+    nearer = f"reference = 1 must be nearer to the batch size {2**40}"
+    with raises(ValueError, nearer, "1.1e+12, outside"):
+        BatchPlan([(0, 2**40)]).scale(FLAT, 1, reference=1, exponent=1)
 
 
 @pytest.fixture

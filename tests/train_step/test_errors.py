@@ -42,45 +42,33 @@ def step():
 # Arguments.
 
 
-@raises(ValueError, "precision = 'tf32'", "fp32")
-def test_unknown_precision(model, optimizer):
-    TrainStep(model, optimizer, mean_loss, CURVE, precision="tf32")
-
-
-@raises(ValueError, "synchronize = 'never'", "micro")
-def test_unknown_synchronization(model, optimizer):
-    TrainStep(model, optimizer, mean_loss, CURVE, synchronize="never")
-
-
-@raises(ValueError, "max_norm = 0", "max_norm")
-def test_norm_of_zero(model, optimizer):
-    TrainStep(model, optimizer, mean_loss, CURVE, max_norm=0)
-
-
-@raises(ValueError, "initial_updates = -1", in_range(0, 2**62))
-def test_negative_initial_updates(model, optimizer):
-    TrainStep(model, optimizer, mean_loss, CURVE, initial_updates=-1)
+@pytest.mark.parametrize(
+    ("error", "parts", "arguments"),
+    [
+        (ValueError, ["precision = 'tf32'", "fp32"], {"precision": "tf32"}),
+        (ValueError, ["synchronize = 'never'", "micro"], {"synchronize": "never"}),
+        (ValueError, ["max_norm = 0"], {"max_norm": 0}),
+        (ValueError, ["initial_updates = -1", in_range(0, 2**62)], {"initial_updates": -1}),
+        (TypeError, ["loss_fn = None", "callable"], {"loss_fn": None}),
+        (ValueError, ["cuda_graph=True", "CUDA"], {"cuda_graph": True}),
+        (TypeError, ["carry"], {"carry": ()}),
+        (TypeError, ["carry"], {"carry": (torch.zeros(1), 2)}),
+        (
+            TypeError,
+            ["optimizer = 'adamw'", "must be a torch.optim.Optimizer"],
+            {"optimizer": "adamw"},
+        ),
+    ],
+)
+def test_wrong_argument(model, optimizer, error, parts, arguments):
+    usual = {"model": model, "optimizer": optimizer, "loss_fn": mean_loss, "curve": CURVE}
+    with raises(error, *parts, unchanged=[model, optimizer]):
+        TrainStep(**usual | arguments)
 
 
 @raises(TypeError, "model = SGD", "must be a torch.nn.Module")
 def test_swapped_model_and_optimizer(model):
     TrainStep(torch.optim.SGD(model.parameters()), model, mean_loss, CURVE)
-
-
-@raises(TypeError, "loss_fn = None", "callable")
-def test_no_loss_function(model, optimizer):
-    TrainStep(model, optimizer, None, CURVE)
-
-
-@raises(ValueError, "cuda_graph=True", "CUDA")
-def test_cuda_graph_on_a_cpu(model, optimizer):
-    TrainStep(model, optimizer, mean_loss, CURVE, cuda_graph=True)
-
-
-@pytest.mark.parametrize("carry", [(), (torch.zeros(1), 2)], ids=repr)
-@raises(TypeError, "carry")
-def test_carry_without_tensors(model, optimizer, carry):
-    TrainStep(model, optimizer, mean_loss, CURVE, carry=carry)
 
 
 # Optimizers, and their curves.
@@ -92,49 +80,31 @@ class TwoStepSGD(SGD):
     def second_step(self): ...
 
 
-@raises(TypeError, "optimizer = 'adamw'", "must be a torch.optim.Optimizer")
-def test_name_as_optimizer(model):
-    TrainStep(model, "adamw", mean_loss, CURVE)
+def test_wrong_optimizer(model):
+    with_another = SGD([*model.parameters(), nn.Parameter(torch.ones(1))])
+    part = "1 of the optimizer's 5 parameters are not the model's"
+    with raises(ValueError, part, unchanged=[model, with_another]):
+        TrainStep(model, with_another, mean_loss, CURVE)
+    two_steps = TwoStepSGD(model.parameters(), lr=0.1)
+    parts = ["TwoStepSGD updates in first_step() and second_step()", "lambda_lr in a loop"]
+    with raises(TypeError, *parts, unchanged=[model, two_steps]):
+        TrainStep(model, two_steps, mean_loss, CURVE)
 
 
-@raises(ValueError, "1 of the optimizer's 5 parameters are not the model's")
-def test_parameter_outside_the_model(model):
-    parameters = [*model.parameters(), nn.Parameter(torch.ones(1))]
-    optimizer = SGD(parameters)
-    TrainStep(model, optimizer, mean_loss, CURVE)
-
-
-@raises(TypeError, "LBFGS needs a closure")
-def test_lbfgs_among_two_optimizers(model, optimizers):
+def test_wrong_optimizers(model, optimizer, optimizers):
+    first, last = optimizers
     lbfgs = LBFGS(model.last.parameters())
-    TrainStep(model, [optimizers[0], lbfgs], mean_loss, CURVE)
-
-
-@raises(TypeError, "TwoStepSGD updates in first_step() and second_step()", "lambda_lr in a loop")
-def test_sharpness_aware_optimizer(model):
-    optimizer = TwoStepSGD(model.parameters(), lr=0.1)
-    TrainStep(model, optimizer, mean_loss, CURVE)
-
-
-@raises(ValueError, "2 parameters", "several optimizers")
-def test_parameters_of_two_optimizers(model, optimizer):
-    first = AdamW(model.first.parameters())
-    TrainStep(model, [optimizer, first], mean_loss, CURVE)
-
-
-@raises(ValueError, "curve has length 3, and optimizers 2")
-def test_curves_for_a_different_number_of_optimizers(model, optimizers):
-    TrainStep(model, optimizers, mean_loss, [CURVE] * 3)
+    with raises(TypeError, "LBFGS needs a closure", unchanged=[model, first, lbfgs]):
+        TrainStep(model, [first, lbfgs], mean_loss, CURVE)
+    with raises(ValueError, "2 parameters", "several optimizers", unchanged=[optimizer, first]):
+        TrainStep(model, [optimizer, first], mean_loss, CURVE)
+    with raises(ValueError, "curve has length 3, and optimizers 2", unchanged=[first, last]):
+        TrainStep(model, optimizers, mean_loss, [CURVE] * 3)
 
 
 # Clocks and peaks.
 
 (BATCH,) = batches(1)
-
-
-@pytest.fixture
-def counted_step(model):
-    return make_step(model=model, clock=DataClock(2))
 
 
 @pytest.fixture
@@ -152,24 +122,16 @@ def test_batch_plan_of_the_second_group(model, two_groups):
     TrainStep(model, two_groups, mean_loss, [CURVE, scaled()], clock=DataClock(1))
 
 
-@raises(TypeError, "step(batch, count=n)", "DataClock(2, count=n)")
-def test_update_without_a_count(counted_step):
-    counted_step(BATCH)
-
-
-@raises(ValueError, "count = -1", in_range(0, 2**53))
-def test_negative_count_of_an_update(counted_step):
-    counted_step(BATCH, count=-1)
-
-
-@raises(TypeError, "count", "torch.float32", AN_INTEGER)
-def test_float_tensor_as_count(counted_step):
-    counted_step(BATCH, count=torch.tensor(2.0))
-
-
-@raises(ValueError, "count", "(1,)", "scalar")
-def test_vector_as_count(counted_step):
-    counted_step(BATCH, count=torch.tensor([2]))
+def test_wrong_count(model):
+    step = make_step(model=model, clock=DataClock(2))
+    with raises(TypeError, "step(batch, count=n)", "DataClock(2, count=n)", unchanged=[step]):
+        step(BATCH)
+    with raises(ValueError, "count = -1", in_range(0, 2**53), unchanged=[step]):
+        step(BATCH, count=-1)
+    with raises(TypeError, "count", "torch.float32", AN_INTEGER, unchanged=[step]):
+        step(BATCH, count=torch.tensor(2.0))
+    with raises(ValueError, "count", "(1,)", "scalar", unchanged=[step]):
+        step(BATCH, count=torch.tensor([2]))
 
 
 @raises(ValueError, "peak[1] = nan")
@@ -195,22 +157,16 @@ def test_initial_updates_without_an_initial_lr(model, used_optimizer):
 # Models that cannot be trained.
 
 
-@raises(ValueError, "fp16")
-def test_half_precision_parameters_under_fp16():
-    model = Net().half()
-    make_step(model=model, precision="fp16")
-
-
-@raises(ValueError, "made under torch.inference_mode()")
-def test_model_of_inference_mode():
+def test_wrong_model():
+    half = Net().half()
+    with raises(ValueError, "fp16", unchanged=[half]):
+        make_step(model=half, precision="fp16")
     with torch.inference_mode():
-        model = Net()
-    make_step(model=model)
-
-
-@raises(ValueError, "parameters are on the meta device", "before you build the optimizer")
-def test_model_without_memory():
-    make_step(model=Net().to("meta"))
+        for_inference = Net()
+    with raises(ValueError, "made under torch.inference_mode()", unchanged=[for_inference]):
+        make_step(model=for_inference)
+    with raises(ValueError, "parameters are on the meta device", "before you build the optimizer"):
+        make_step(model=Net().to("meta"))
 
 
 # A step that has been built, and the functions around it.

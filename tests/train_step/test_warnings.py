@@ -1,13 +1,18 @@
 """Warnings of a training step: a wrong program warns once, at its line; a right one never."""
 
+from functools import partial
+
 import pytest
 import torch
 from support.training.models import Net, batches, mean_loss
 from support.training.optimizers import make_optimizer
 from support.training.steps import CURVE, make_step, through_file, train
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.optim import SGD, Adafactor, Adagrad, AdamW, RMSprop
 
 from plateau_jax import CurveWarning, DataClock, PlateauCurve
 from torch_bridge import TrainStep
+from torch_bridge.groups.optimizers import updates_made
 
 END = PlateauCurve(20)
 WARMUP = PlateauCurve(40, warmup_steps=4)
@@ -115,7 +120,11 @@ def loaded_later(state, name="adamw", **options):
 
 
 both_orders = pytest.mark.parametrize("resume", [loaded_first, loaded_later])
-COUNTED = r"has made 3 updates, but the curve starts at step 0: .*initial_updates=3; or"
+COUNTED = (
+    r"has made 3 updates, but the curve starts at step 0: .*load the TrainStep's state, "
+    r"train_step\.load_state_dict\(state\); or build it with initial_updates=3; or, if the curve "
+    r"is meant to start there with the peak [\d.]+, build it with initial_updates=0$"
+)
 MESSAGES = {
     "adamw": COUNTED,
     "adagrad": COUNTED,
@@ -150,6 +159,28 @@ def test_resumed_optimizer_under_data_clock(resume):
     step = resume(optimizer_state, clock=DataClock(2))
     message = r"load_state_dict\(state\); or, if .*initial_updates=0$"
     check_update_warns_once(step, message, count=4)
+
+
+FUSED_ADAMW = partial(AdamW, fused=True)
+MOMENTUM = partial(SGD, momentum=0.9)
+
+
+@pytest.mark.parametrize("kind", [Adafactor, Adagrad, FUSED_ADAMW, RMSprop, MOMENTUM])
+def test_states_created_for_a_save_show_no_updates(kind):
+    """torch steps an optimizer without states once, with gradients and learning rates of zero."""
+    model = torch.nn.Linear(4, 2)
+    optimizer = kind(model.parameters(), lr=0.1)
+    get_optimizer_state_dict(model, optimizer)
+    assert optimizer.state
+    assert updates_made(optimizer) == 0
+    loaded = kind(model.parameters(), lr=0.1)
+    loaded.load_state_dict(through_file(optimizer.state_dict()))
+    assert updates_made(loaded) == 0
+
+    model(torch.ones(3, 4)).sum().backward()
+    for _ in range(2):  # of a single one, the state may be that of a save
+        optimizer.step()
+    assert updates_made(optimizer) != 0
 
 
 # Each way out that the message names is silent.

@@ -238,22 +238,6 @@ def test_setting_that_always_changes_warns(device):
                 step(batch)
 
 
-def test_advice_about_a_setting_that_always_changes(device):
-    """Who keeps it constant has a graph, and who builds the step with cuda_graph=False has none."""
-    captured = Kind().build(device=device, cuda_graph=True)
-    train(captured, models.batches(6, device=device))
-    assert len(graphs.graphs_of(captured).captured) == 1
-
-    eager = Kind().build(cuda_graph=False)
-    by_hand = ByHand(Kind())
-    for number, batch in enumerate(models.batches(6)):
-        eager.optimizer.param_groups[0]["weight_decay"] = number / 64
-        by_hand.groups[0]["weight_decay"] = number / 64
-        eager(batch)
-        by_hand.update([batch])
-    assert_equal_trees(eager.model.state_dict(), by_hand.model.state_dict())
-
-
 def test_module_that_always_changes_warns(device):
     step = Kind().build(device=device, cuda_graph=True)
     (batch,) = models.batches(1, device=device)

@@ -1,6 +1,6 @@
 """The API reference: Markdown from the docstrings, for GitHub and the site.
 
-`python -m support.docs.reference`, in `tests/`, writes it. `docs/reference/index.md` lists the
+`python -m docs.reference`, in `tests/`, writes it. `docs/reference/index.md` lists the
 names of each chapter; what follows a name there is the first line of its docstring, and its
 methods. The guides that a chapter begins with are written by hand, and so is the list of types in
 the index.

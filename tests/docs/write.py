@@ -1,6 +1,6 @@
 """Write what programs print into the `text` blocks of the pages.
 
-`python -m support.docs.write [PAGE …]`, in `tests/`, runs the programs of these pages, such as
+`python -m docs.write [PAGE …]`, in `tests/`, runs the programs of these pages, such as
 `docs/curves.md`, by default of all. Run it after a change of what `describe` or another table
 prints. Comments after a `print` are written by hand. Lines about the machine, such as the time of a
 run, are removed by hand.
