@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from plateau_jax.arguments import checks
 from torch_bridge.groups.optimizers import STEP_COUNT, groups_of
 from torch_bridge.training.distributed.dtensors import clone, placements_of, shard_like
 from torch_bridge.training.distributed.plain_names import without_wrappers
@@ -23,7 +22,6 @@ from torch_bridge.training.train_step.optimizer_checks import (
 from torch_bridge.training.train_step.optimizer_support import (
     IMPLEMENTATION_OPTIONS,
     derives_from_torch,
-    is_of_torch,
 )
 
 
@@ -59,38 +57,14 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
             f"state_dict['optimizer'] is not the state of {class_name} with groups of "
             f"{group_sizes(groups_of(optimizer))} parameters"
         )
-    for saved in state["param_groups"]:
-        for number in saved["params"]:
-            values = state["state"].get(number, {})
-            if not isinstance(values, Mapping):
-                raise ValueError(
-                    f"state_dict['optimizer']['state'][{number!r}] = {checks.short_repr(values)} "
-                    "must be a dictionary"
-                )
-    if is_of_torch(optimizer):
-        _check_owners(state)
-    if isinstance(optimizer, torch.optim.SGD):
-        _check_dampening(optimizer, state["param_groups"])
-    _check_shapes_for_fused(optimizer, state)
-
-
-def _check_owners(state: Any) -> None:
-    """Reject moments of parameters that no group has, which torch would ignore: "0" for 0."""
-    numbers: set[Any] = set()
-    for group in state["param_groups"]:
-        numbers.update(group["params"])
-    for number in state["state"]:
-        if number not in numbers and str(number).isdecimal():
+    if derives_from_torch(optimizer):
+        numbers = chain.from_iterable(saved["params"] for saved in state["param_groups"])
+        foreign = list(state["state"].keys() - set(numbers))
+        if foreign:  # torch would ignore them, for instance "0" in place of 0
             raise ValueError(
-                f"state_dict['optimizer'] has moments of parameter {number!r}, which no group has"
+                f"state_dict['optimizer'] has moments of parameters that no group has: {foreign}"
             )
-
-
-def _check_dampening(optimizer: Optimizer, saved_groups: Any) -> None:
-    """Reject dampening for fused SGD, which `fused_sgd.check` would reject after the load."""
-    for group, saved in zip(groups_of(optimizer), saved_groups, strict=True):
-        if group.get("fused") and saved.get("momentum") and saved.get("dampening"):
-            raise ValueError("state_dict['optimizer'] has dampening, which needs fused=False")
+    _check_shapes_for_fused(optimizer, state)
 
 
 # The names of the parameters.
@@ -158,12 +132,7 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
             if name in group:
                 saved[name] = group[name]
         saved.pop("param_names", None)  # torch then keeps this optimizer's
-        # Add options that the saved state lacks. Optimizers that are not torch's may add options in
-        # their first step, so only options with a default are added for them.
-        options = group.keys()
-        if not is_of_torch(optimizer):
-            options &= optimizer.defaults.keys()
-        for name in options - {"params", "param_names"}:
+        for name in group.keys() & optimizer.defaults.keys():  # that the saved state may lack
             saved.setdefault(name, group[name])
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             values = copied["state"].get(number, {})

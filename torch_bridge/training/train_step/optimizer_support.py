@@ -57,10 +57,6 @@ IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
 """Options of a group that choose torch's implementation, which may differ between machines."""
 
 
-def is_of_torch(optimizer: Optimizer) -> bool:
-    return type(optimizer).__module__.startswith("torch.optim")
-
-
 def derives_from_torch(optimizer: Optimizer) -> bool:
     """Return True for torch's optimizers and their subclasses, which may run its fused kernels."""
     for base in type(optimizer).__mro__:
