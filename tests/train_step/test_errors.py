@@ -12,7 +12,7 @@ from support.raises import raises
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import CURVE, make_step
 from torch import nn
-from torch.optim import LBFGS, SGD, Adam, AdamW
+from torch.optim import SGD, Adam, AdamW
 
 from plateau_jax import DataClock
 from torch_bridge import TrainStep
@@ -104,12 +104,6 @@ def test_parameter_outside_the_model(model):
     TrainStep(model, optimizer, mean_loss, CURVE)
 
 
-@raises(TypeError, "LBFGS needs a closure")
-def test_lbfgs_among_two_optimizers(model, optimizers):
-    lbfgs = LBFGS(model.last.parameters())
-    TrainStep(model, [optimizers[0], lbfgs], mean_loss, CURVE)
-
-
 @raises(TypeError, "TwoStepSGD updates in first_step() and second_step()", "lambda_lr in a loop")
 def test_sharpness_aware_optimizer(model):
     optimizer = TwoStepSGD(model.parameters(), lr=0.1)
@@ -198,13 +192,6 @@ def test_initial_updates_without_an_initial_lr(model, used_optimizer):
 def test_half_precision_parameters_under_fp16():
     model = Net().half()
     make_step(model=model, precision="fp16")
-
-
-@raises(ValueError, "made under torch.inference_mode()")
-def test_model_of_inference_mode():
-    with torch.inference_mode():
-        model = Net()
-    make_step(model=model)
 
 
 @raises(ValueError, "parameters are on the meta device", "before you build the optimizer")

@@ -24,7 +24,6 @@ from torch_bridge.training.train_step.loss import LossFunction, check_model_and_
 from torch_bridge.training.train_step.loss_call import Carry, LossCall
 from torch_bridge.training.train_step.optimizer_checks import (
     as_sequence,
-    check_model,
     check_no_scheduler,
     check_optimizers,
     curves_by_group,
@@ -169,7 +168,6 @@ class TrainStep:
         advise: bool = True,
     ) -> None:
         check_model_and_loss_fn(model, loss_fn)
-        check_model(model)
         checks.one_of("synchronize", synchronize, get_args(Synchronize))
         checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
         check_max_norm(max_norm)
@@ -286,16 +284,10 @@ class TrainStep:
                 which is for all ranks together.
 
         Returns:
-            A named tuple of tensors on the device, which later updates do not overwrite:
-
-            - `loss`: the loss of the whole update.
-            - `grad_norm`: the 2-norm of the gradients before clipping.
-            - `lr`: the learning rate of each parameter group, float32 of shape (groups,).
-            - `applied`, `skipped`: the numbers of updates so far, int64.
-            - `curve_step`: the step of the curve that gave `lr`, int64.
-            - `consumed`: the samples or tokens so far, int64.
-            - `counters`: the last four in one tensor, int64 of shape (4,).
-            - `aux`: with `has_aux=True`, a tuple of one pytree per micro-batch.
+            A named tuple of tensors on the device, which later updates do not overwrite: `loss`,
+            `grad_norm` before clipping, `lr` of each parameter group, `applied` and `skipped`
+            updates so far, the `curve_step` that gave `lr`, samples or tokens `consumed` so far,
+            these four as `counters`, and with `has_aux=True` the `aux` of each micro-batch.
 
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not
@@ -437,14 +429,15 @@ class TrainStep:
         for message in checked.run.warnings:
             warn(message)
 
-        with self._status.loading():
-            load_plain_state(self._parallelism.module, checked.saved["model"])
-            self._state.restore(checked)
-            self._start_warning = None
-            self._steppers.attach()
-            self._steppers.write_host_lrs(checked.run.position.step)
-            if self._graphs is not None:
-                self._graphs.drop()
+        self._status.begin_load()
+        load_plain_state(self._parallelism.module, checked.saved["model"])
+        self._state.restore(checked)
+        self._start_warning = None
+        self._steppers.attach()
+        self._steppers.write_host_lrs(checked.run.position.step)
+        if self._graphs is not None:
+            self._graphs.drop()
+        self._status.complete()
 
     def __repr__(self) -> str:
         """Return the curve. Reads nothing from the device, since debuggers call this."""
