@@ -19,10 +19,9 @@ from torch_bridge.training.train_step.optimizer_checks import (
     is_standard_state,
     nested_optimizers,
 )
-from torch_bridge.training.train_step.optimizer_support import (
-    IMPLEMENTATION_OPTIONS,
-    derives_from_torch,
-)
+
+_IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
+"""Options of a group that choose torch's implementation, which may differ between machines."""
 
 
 def load_optimizer(optimizer: Optimizer, state: Any) -> None:
@@ -57,7 +56,7 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
             f"state_dict['optimizer'] is not the state of {class_name} with groups of "
             f"{group_sizes(groups_of(optimizer))} parameters"
         )
-    if derives_from_torch(optimizer):
+    if _derives_from_torch(optimizer):
         numbers = chain.from_iterable(saved["params"] for saved in state["param_groups"])
         foreign = list(state["state"].keys() - set(numbers))
         if foreign:  # torch would ignore them, for instance "0" in place of 0
@@ -128,7 +127,7 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
     copied = pytree.tree_map(_copy_leaf, state)
     for group, saved in zip(groups_of(optimizer), copied["param_groups"], strict=True):
         # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
-        for name in IMPLEMENTATION_OPTIONS:
+        for name in _IMPLEMENTATION_OPTIONS:
             if name in group:
                 saved[name] = group[name]
         saved.pop("param_names", None)  # torch then keeps this optimizer's
@@ -142,6 +141,14 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
     return copied
 
 
+def _derives_from_torch(optimizer: Optimizer) -> bool:
+    """Return True for torch's optimizers and their subclasses, which may run its fused kernels."""
+    for base in type(optimizer).__mro__:
+        if base.__module__.startswith("torch.optim") and base is not Optimizer:
+            return True
+    return False
+
+
 def _copy_leaf(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return clone(leaf)
@@ -151,7 +158,7 @@ def _copy_leaf(leaf: Any) -> Any:
 def _check_shapes_for_fused(optimizer: Optimizer, state: Any) -> None:
     # The fused CPU kernels compare no shapes: they would read and write beyond the end of a smaller
     # tensor.
-    if not derives_from_torch(optimizer):
+    if not _derives_from_torch(optimizer):
         return
     for group, saved in zip(groups_of(optimizer), state["param_groups"], strict=True):
         if not group.get("fused") and not saved.get("fused"):
@@ -201,7 +208,7 @@ def _lay_out_moments(optimizer: Optimizer) -> None:
     # moments of a different one: a 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns
     # as 00, 10, 01, 11. Other optimizers may keep a tensor that merely has the parameter's shape;
     # a new layout could change the bits of their products.
-    if not derives_from_torch(optimizer):
+    if not _derives_from_torch(optimizer):
         return
     for group in groups_of(optimizer):
         for parameter in group["params"]:

@@ -16,7 +16,6 @@ from torch_bridge.groups.optimizers import parameters_of
 from torch_bridge.groups.options import bases_per_group, one_if_equal
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.distributed.distribute import parallelism_of
-from torch_bridge.training.distributed.parallelism import FSDPParallelism
 from torch_bridge.training.distributed.plain_names import load_plain_state
 from torch_bridge.training.train_step.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.train_step.gradients import check_max_norm
@@ -31,7 +30,6 @@ from torch_bridge.training.train_step.optimizer_checks import (
     nested_optimizers,
     peaks_of,
 )
-from torch_bridge.training.train_step.optimizer_support import check_shardable
 from torch_bridge.training.train_step.precision import Precision, PrecisionName
 from torch_bridge.training.train_step.result import StepResult, read_and_raise_if_nonfinite
 from torch_bridge.training.train_step.run_warnings import RunWarnings, StartWarning
@@ -181,9 +179,6 @@ class TrainStep:
         parameters = parameters_of(optimizers)
         device = device_of(optimizers)
         parallelism.check_parameters(parameters)
-        if isinstance(parallelism, FSDPParallelism):
-            for item in optimizers:
-                check_shardable(item)
         if cuda_graph:
             check_graph(model, parallelism, device)
         updates_before = 0

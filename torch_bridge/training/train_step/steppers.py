@@ -23,8 +23,11 @@ from torch_bridge.groups.options import LEARNING_RATE, written_values
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.train_step import fused_sgd
 from torch_bridge.training.train_step.optimizer_checks import check_no_scheduler
-from torch_bridge.training.train_step.optimizer_support import SKIPPING, can_skip
 from torch_bridge.training.train_step.status import Status
+
+_SKIPPING = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+"""The optimizers whose fused kernels change nothing if the optimizer's attribute `found_inf`, a
+float32 tensor on the device, is 1. They read the learning rate from a tensor too."""
 
 
 class _AttachedGroup(NamedTuple):
@@ -107,8 +110,7 @@ class OptimizerSteppers:
             ValueError: As `check`.
         """
         self.check()
-        self._are_on_device = list(map(can_skip, self._optimizers))
-        self._fused_sgds = list(filter(fused_sgd.is_fused_sgd, self._optimizers))
+        self._are_on_device = list(map(_can_skip, self._optimizers))
         attached: list[_AttachedGroup] = []
         for optimizer, is_on_device in zip(self._optimizers, self._are_on_device, strict=True):
             lrs = self._clock.group_lrs if is_on_device else self._lr_tensors
@@ -148,7 +150,7 @@ class OptimizerSteppers:
         for attached in self._attached:
             if attached.lr is not None:
                 attached.group["lr"] = attached.lr
-        for optimizer in self._fused_sgds:
+        for optimizer in self._optimizers:
             fused_sgd.create_momentum(optimizer)
 
     def _current_parameter_ids(self) -> list[list[int]]:
@@ -191,6 +193,12 @@ class OptimizerSteppers:
             _record_written_lrs(optimizer)
 
 
+def _can_skip(optimizer: Optimizer) -> bool:
+    """Return True if the device can skip an update; else the host must decide."""
+    is_fused = all(group.get("fused") for group in groups_of(optimizer))
+    return is_fused and type(optimizer) in _SKIPPING
+
+
 def _record_written_lrs(optimizer: Optimizer) -> None:
     written_values(optimizer)[LEARNING_RATE] = [group["lr"] for group in groups_of(optimizer)]
 
@@ -203,8 +211,8 @@ def check_capturable(optimizer: Optimizer) -> None:
     """
     groups = groups_of(optimizer)
     class_name = type(optimizer).__name__
-    if not can_skip(optimizer):
-        names = ", ".join([known.__name__ for known in SKIPPING])
+    if not _can_skip(optimizer):
+        names = ", ".join([known.__name__ for known in _SKIPPING])
         fused = [group.get("fused") for group in groups]
         raise ValueError(
             f"cuda_graph=True needs {names} with fused=True; the optimizer is {class_name} with "
