@@ -110,9 +110,11 @@ class OptimizerSteppers:
             ValueError: As `check`.
         """
         self.check()
-        self._are_on_device = list(map(_can_skip, self._optimizers))
+        self._is_on_device: dict[Any, bool] = {
+            optimizer: _can_skip(optimizer) for optimizer in self._optimizers
+        }
         attached: list[_AttachedGroup] = []
-        for optimizer, is_on_device in zip(self._optimizers, self._are_on_device, strict=True):
+        for optimizer, is_on_device in self._is_on_device.items():
             lrs = self._clock.group_lrs if is_on_device else self._lr_tensors
             for group in groups_of(optimizer):
                 index = len(attached)
@@ -124,7 +126,7 @@ class OptimizerSteppers:
         # interrupt anywhere before.
         self._attached = attached
         self._write_tensors()
-        for optimizer, is_on_device in zip(self._optimizers, self._are_on_device, strict=True):
+        for optimizer, is_on_device in self._is_on_device.items():
             if is_on_device:
                 _record_written_lrs(optimizer)
 
@@ -159,7 +161,7 @@ class OptimizerSteppers:
     def step(self, skip: Tensor, found_inf: Tensor) -> None:
         """Step all optimizers unless `skip`, a bool scalar; `found_inf` has it in float32."""
         is_skipped = False
-        if not all(self._are_on_device):
+        if not all(self._is_on_device.values()):
             # The only time that an update waits for the device. An interrupt during this wait, such
             # as Ctrl-C, changes nothing, so it comes before `begin_writing`: the step stays usable.
             both = torch.stack([skip.long(), self._clock.curve_step])  # to wait once
@@ -170,12 +172,12 @@ class OptimizerSteppers:
         self._status.begin_writing()
         if is_skipped:
             return
-        for optimizer, is_on_device in zip(self._optimizers, self._are_on_device, strict=True):
+        for optimizer, is_on_device in self._is_on_device.items():
             if not is_on_device:
                 optimizer.step()
                 continue
             try:
-                cast("Any", optimizer).found_inf = found_inf
+                optimizer.found_inf = found_inf
                 optimizer.step()
             finally:
                 # A leftover attribute would affect the user's later calls of `optimizer.step`.
