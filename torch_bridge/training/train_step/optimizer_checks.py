@@ -19,7 +19,7 @@ from torch_bridge.groups.optimizers import (
 )
 from torch_bridge.groups.options import LEARNING_RATE
 
-_TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
+_TRAINERS = ("accelerate", "lightning", "lightning_fabric")
 
 
 def _has_base(value: object, name: str) -> bool:

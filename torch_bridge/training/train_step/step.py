@@ -414,8 +414,6 @@ class TrainStep:
         self._start_warning = None
         self._steppers.attach()
         self._steppers.write_host_lrs(checked.run.position.step)
-        if self._graphs is not None:
-            self._graphs.drop()
         self._status.complete()
 
     def __repr__(self) -> str:
