@@ -29,6 +29,8 @@ _NOT_CALLED = (
     "model.module, no other module, and not under torch.no_grad() or no_sync()"
 )
 
+_NO_CONTEXT = nullcontext()  # shared, since every micro-batch enters one
+
 
 class Parallelism:
     """The interface between an update and the model's parallelism.
@@ -60,7 +62,7 @@ class Parallelism:
 
     def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any]:
         """Return a context for a micro-batch's passes, which decides if gradients are averaged."""
-        return nullcontext()
+        return _NO_CONTEXT
 
     def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         """All-reduce the values in place: their sum over all ranks, or another operation."""
@@ -173,7 +175,7 @@ class FSDPParallelism(Parallelism):
 
     def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any]:
         if is_last or self._every_micro_batch:
-            return nullcontext()
+            return _NO_CONTEXT
         return self._unsynchronized()
 
     @contextmanager
