@@ -19,7 +19,7 @@ from torch import Tensor
 from plateau_jax import DataClock, PlateauCurve, StagedCurve
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from plateau_jax.clocks.position import Position
-from torch_bridge.training.device_clocks import learning_rates
+from torch_bridge.training.device_clocks import device_clock
 from torch_bridge.training.device_clocks.device_clock import Counters, DeviceClock
 
 CPU = torch.device("cpu")
@@ -123,7 +123,7 @@ def test_clock_follows_its_curves(groups, skips, unit, begin, random):
     random.shuffle(pairs)
     curves = [curve for curve, _ in pairs]
     longest = max(curve.total_steps for curve in curves)
-    assume((longest + 1) * len(curves) <= learning_rates.MAX_TABLE_VALUES)
+    assume((longest + 1) * len(curves) <= device_clock.MAX_TABLE_VALUES)
     run = CheckedDeviceClock(curves, [peak for _, peak in pairs], unit)
     for skip in skips:
         run.update(skip, random.randrange(2 ** random.randrange(42)))
@@ -170,7 +170,7 @@ def test_sum_of_counts_is_exact_up_to_2_to_the_62():
 
 def tensors_of(clock):
     """Return the tensors of a clock, each once."""
-    values = [*vars(clock).values(), *vars(clock._learning_rates).values()]
+    values = vars(clock).values()
     tensors = {id(value): value for value in values if isinstance(value, Tensor)}
     return list(tensors.values())
 
@@ -179,7 +179,7 @@ def tensors_of(clock):
 @pytest.mark.parametrize("groups", [1, 30])
 def test_curve_too_long_for_the_device(unit, groups, monkeypatch):
     """The error names a unit of which a curve over as many samples is accepted, and no less is."""
-    monkeypatch.setattr(learning_rates, "MAX_TABLE_VALUES", 2**12)
+    monkeypatch.setattr(device_clock, "MAX_TABLE_VALUES", 2**12)
     peaks_of_groups = [0.5] * groups
 
     def clock_of(total_steps, unit):

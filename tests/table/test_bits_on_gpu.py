@@ -21,7 +21,7 @@ from torch import nn
 import torch_bridge
 from plateau_jax import multiplier, optax_schedule
 from torch_bridge import TrainStep, tensors
-from torch_bridge.training.device_clocks import learning_rates
+from torch_bridge.training.device_clocks import device_clock
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,7 @@ def test_torch_compiled(compiled, case):
 @example((jax_cases.NESTED, jax_cases.STEPS[300::200]), 3e-4)
 def test_train_step(cuda_graph, case, peak):
     curve, steps = case
-    assume(curve.total_steps < learning_rates.MAX_TABLE_VALUES)
+    assume(curve.total_steps < device_clock.MAX_TABLE_VALUES)
     batch = torch.ones(2, 4, device="cuda")
     for start in np.maximum(steps, 0).tolist():
         model = nn.Linear(4, 1, device="cuda")

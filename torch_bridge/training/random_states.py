@@ -27,15 +27,6 @@ def set_states_of_device(states: Mapping[str, Tensor], device: torch.device) -> 
         torch.cuda.set_rng_state(states["cuda"].cpu(), device)
 
 
-def check_states_of_device(states: Mapping[str, Tensor], device: torch.device) -> None:
-    if "cpu" not in states:
-        raise ValueError("state_dict has no random state of the CPU")
-    # A generator rejects a state of a different type or size.
-    torch.Generator("cpu").set_state(states["cpu"].cpu())
-    if device.type == "cuda" and "cuda" in states:
-        torch.Generator(device).set_state(states["cuda"].cpu())
-
-
 # The states of a process: those of the generators that Python, NumPy and torch use by default.
 
 

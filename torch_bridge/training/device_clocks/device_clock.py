@@ -1,18 +1,20 @@
 """The clock on the device: it counts updates, samples or tokens, and has the step of the curve."""
 
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from plateau_jax.arguments import checks
 from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
-from plateau_jax.clocks.decision import decide
-from plateau_jax.clocks.position import Position, position_after, start_position
+from plateau_jax.clocks.position import Position, position_after
 from plateau_jax.curves.curve import Curve
-from torch_bridge.training.device_clocks.learning_rates import LearningRates, check_table_size
+from torch_bridge.training.device_clocks.hold import Hold
+
+MAX_TABLE_VALUES = 2**24
+"""The most learning rates that are kept on the device: 64 MiB."""
 
 MAX_UPDATE_COUNT = 2**53
 """The most samples or tokens of an update over all ranks, which add them up in float64."""
@@ -101,12 +103,18 @@ class DeviceClock:
         if checked.rules:
             self._hold = Hold(checked, device, is_compiled=is_compiled)
 
-        check_table_size(self.curves, self._unit)
-        self._learning_rates = LearningRates(self.curves, device)
-        self.lrs = self._learning_rates.current
+        self.lrs = torch.zeros(len(self.curves), dtype=torch.float32, device=device)
         """The learning rates of this update: float32 of shape (groups,)."""
-        self.group_lrs = self._learning_rates.of_groups
-        """The same memory, as one scalar per group."""
+        self.group_lrs = self.lrs.unbind()
+        """The same memory, as one scalar per group: the tensors that fused optimizers read as
+        `lr`."""
+        self._lrs_row = self.lrs.unsqueeze(0)
+        self._multipliers = _multipliers(self.curves, self._unit)
+        """On the host, for each step and group: the table divided by the peaks."""
+        self._table = torch.empty(self._multipliers.shape, dtype=torch.float32, device=device)
+        # From the last step of the table on all curves are constant.
+        self._last_step = torch.tensor([len(self._multipliers) - 1], device=device)
+        self._step_in_table = torch.zeros_like(self._last_step)
 
         position = position_after(
             checked,
@@ -129,12 +137,12 @@ class DeviceClock:
         self._counters.copy_(torch.tensor(counters, device="cpu"))
         self.set_peaks(peaks)
         # The groups of fused optimizers show these.
-        self._learning_rates.fill(self._curve_step_row)
+        self.fill_lrs()
 
     def set_peaks(self, peaks: Sequence[float]) -> None:
         """Use different peaks from the next update on."""
         self.peaks = list(peaks)
-        self._learning_rates.set_peaks(self.peaks)
+        self._table.copy_(torch.from_numpy(self._lrs_on_host(slice(None))))
 
     def read_counters(self) -> Counters:
         """Read all counters. Synchronizes with the device."""
@@ -150,7 +158,10 @@ class DeviceClock:
 
     def lrs_at(self, step: int) -> list[float]:
         """Return the learning rate of each group at a step of the curve, computed on the host."""
-        return self._learning_rates.at(step)
+        return self._lrs_on_host(min(step, len(self._multipliers) - 1)).tolist()
+
+    def _lrs_on_host(self, steps: Any) -> Any:
+        return self._multipliers[steps] * np.array(self.peaks, np.float32)
 
     # An update, in the order of its calls. A captured graph must not contain the first one.
 
@@ -196,7 +207,8 @@ class DeviceClock:
 
     def fill_lrs(self) -> None:
         """Write the learning rates of this update into `lrs`."""
-        self._learning_rates.fill(self._curve_step_row)
+        torch.minimum(self._curve_step_row, self._last_step, out=self._step_in_table)
+        torch.index_select(self._table, 0, self._step_in_table, out=self._lrs_row)
 
     def count_update(self, skip: Tensor, loss: Tensor) -> Tensor:
         """Count an update as applied or skipped, and move along the curve.
@@ -251,57 +263,23 @@ def _check_count(count: Any, most: int, device: torch.device) -> Tensor | int:
     return checks.in_range("count", count, 0, most)
 
 
-class Hold:
-    """The states of the rules, and their decision to hold the curve, on the device.
+def _multipliers(curves: Sequence[Curve], unit: int | None) -> Any:
+    """Return the curve's value for each step and group, float32.
 
-    Args:
-        clock: A clock with at least one rule.
-        device: The device of the states.
-        is_compiled: True to compile the decision.
+    Raises:
+        ValueError: There would be more than `MAX_TABLE_VALUES`.
     """
-
-    def __init__(self, clock: CheckedClock, device: torch.device, *, is_compiled: bool) -> None:
-        self._rules = clock.rules
-        flat_starts = sorted(clock.flat_starts)
-        self._flat_starts = torch.tensor(flat_starts, dtype=torch.int64, device=device)
-        self._states = [
-            type(state)(*[torch.tensor(value, device=device) for value in state])
-            for state in start_position(clock).rule_states
-        ]
-        self._decide: Callable[..., Tensor] = self._decide_and_write
-        if is_compiled:
-            # Some fifty operators on scalars become a few kernels.
-            self._decide = torch.compile(self._decide_and_write)
-
-    def decide_hold(self, curve_step: Tensor, metric: Tensor, skip: Tensor) -> Tensor:
-        """Record the metric of an update, and decide whether to hold the curve at this step.
-
-        Returns:
-            A bool scalar, which must be ignored if the update is skipped; the states then stay.
-        """
-        return self._decide(curve_step, metric.float(), skip, self._states)
-
-    def _decide_and_write(
-        self, curve_step: Tensor, metric: Tensor, skip: Tensor, states: Sequence[Any]
-    ) -> Tensor:
-        starts_plateau = (self._flat_starts == curve_step).any()
-        new_states, is_held = decide(torch, self._rules, states, starts_plateau, metric)
-        # Not torch._foreach_copy_: compiled by torch 2.13, it writes before later reads.
-        for state, new_state in zip(states, new_states, strict=True):
-            for scalar, value in zip(state, new_state, strict=True):
-                scalar.copy_(torch.where(skip, scalar, value))
-        return is_held
-
-    def read_states(self) -> tuple[Any, ...]:
-        """Read the states. Synchronizes with the device."""
-        states: list[Any] = []
-        for state in self._states:
-            fields = [value.cpu().numpy()[()] for value in state]
-            states.append(type(state)(*fields))
-        return tuple(states)
-
-    def write_states(self, states: Sequence[Any]) -> None:
-        for scalar, value in zip(
-            chain.from_iterable(self._states), chain.from_iterable(states), strict=True
-        ):
-            scalar.fill_(value.item())
+    total_steps = max(curve.total_steps for curve in curves)
+    most_steps = MAX_TABLE_VALUES // len(curves) - 1
+    if total_steps > most_steps:
+        larger_unit = ""
+        if unit is not None:
+            least = -(-total_steps * unit // most_steps)
+            larger_unit = f"a unit of at least {least}, with a curve in steps of that unit, or "
+        raise ValueError(
+            f"a TrainStep takes curves of at most {most_steps} steps for {len(curves)} parameter "
+            f"groups; this one has {total_steps}: use {larger_unit}lambda_lr"
+        )
+    steps = np.arange(total_steps + 1)
+    multipliers = {curve: curve(steps) for curve in dict.fromkeys(curves)}
+    return np.stack([multipliers[curve] for curve in curves], axis=1)

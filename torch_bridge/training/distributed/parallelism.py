@@ -1,7 +1,7 @@
 """How an update works with the ranks that train its model: alone, under DDP, or under FSDP2."""
 
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -28,6 +28,8 @@ _NOT_CALLED = (
     "micro-batch whose backward pass averages. In loss_fn call its argument, model(inputs); not "
     "model.module, no other module, and not under torch.no_grad() or no_sync()"
 )
+
+_NO_CONTEXT = nullcontext()  # shared, since every micro-batch enters one
 
 
 class Parallelism:
@@ -58,12 +60,9 @@ class Parallelism:
             ValueError: There is such a parameter.
         """
 
-    def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any] | None:
-        """Return a context for a micro-batch's passes, which decides if gradients are averaged.
-
-        None if it would do nothing.
-        """
-        return None
+    def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Return a context for a micro-batch's passes, which decides if gradients are averaged."""
+        return _NO_CONTEXT
 
     def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         """All-reduce the values in place: their sum over all ranks, or another operation."""
@@ -174,9 +173,9 @@ class FSDPParallelism(Parallelism):
         self._every_micro_batch = every_micro_batch or self.size == 1
         self.may_send_fp16 = any(map(_sends_fp16, _sharded_modules(model)))
 
-    def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any] | None:
+    def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any]:
         if is_last or self._every_micro_batch:
-            return None
+            return _NO_CONTEXT
         return self._unsynchronized()
 
     @contextmanager

@@ -181,17 +181,9 @@ class MetricLog:
         with reading_state_of("a MetricLog", state_dict):
             state = _FORMAT.read("state_dict", state_dict)
             since_flush = checks.at_least("since_flush", state["since_flush"], 0)
-            if not _are_rows(state["rows"]):
-                raise TypeError(f"rows = {checks.short_repr(state['rows'])}")
             rows = [dict(row) for row in state["rows"]]
         self.rows[:] = rows
         self._drop_old_rows()
         self._pending.clear()
         self._since_flush = since_flush
         self._skipped_in_a_row = 0
-
-
-def _are_rows(value: Any) -> bool:
-    if not isinstance(value, list):
-        return False
-    return all(isinstance(row, dict) for row in cast("list[Any]", value))

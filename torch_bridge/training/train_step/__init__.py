@@ -12,8 +12,8 @@ the counters, when it reads them:
 
 `step` (the class, with `result`); `update` (the order of an update); `loss`, `loss_call` and
 `loss_normalizer` (what a loss function returns, how it is called, what divides it); `gradients`;
-`precision`; `optimizer_checks`, `optimizer_support` (which can skip an update or be sharded),
-`steppers` (steps of the optimizers), `fused_sgd` (workarounds for two defects of torch);
+`precision`; `optimizer_checks`, `steppers` (steps of the optimizers), `fused_sgd` (workarounds for
+two defects of torch);
 `cuda_graphs` (capture, replay, guards); `status` (what an interrupted update or load makes the step
 reject); `step_state` and `optimizer_states`; `run_warnings`.
 
@@ -21,6 +21,11 @@ To add a precision, add its name to `PrecisionName`, and its `autocast` and its 
 `Precision`; no other file makes a decision by the name of a precision. Reject it there on devices
 that cannot run it. Add training runs to `tests/train_step/kinds_of_run.py`, which are then compared
 with a hand-written loop.
+
+To add an optimizer whose fused kernels can skip an update on the device, add it to `_SKIPPING` in
+`steppers`. Try first what a skipped first update leaves behind: see `fused_sgd`. Add the class to
+`FUSED` or `OTHERS` in `tests/support/training/optimizers.py`: every kind of training run then
+covers it. Name it in `docs/training_step.md`.
 
 To support the wrapper of a trainer that keeps the torch optimizer in `.optimizer`, add its package
 to `_TRAINERS` in `optimizer_checks`, if the wrapper adds nothing to an update.

@@ -134,13 +134,6 @@ class Guards:
         return values
 
 
-class _FlatBatch(NamedTuple):
-    """A micro-batch, flattened."""
-
-    leaves: list[Any]
-    structure: Any
-
-
 class _CapturedGraph(NamedTuple):
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
@@ -200,27 +193,27 @@ class GraphedUpdate:
         if self._warm_ups and self._guards.failed():
             self._count_drop()
             self.drop()
-        batches: list[_FlatBatch] = []
-        signatures: list[tuple[Any, ...]] = []
+        leaves: list[Any] = []
+        structures: list[Any] = []
         for micro_batch in micro_batches:
-            leaves, structure = pytree.tree_flatten(micro_batch)
-            for leaf in leaves:
+            leaves_of_batch, structure = pytree.tree_flatten(micro_batch)
+            for leaf in leaves_of_batch:
                 _check_leaf(leaf, self._stream.device)
-            batches.append(_FlatBatch(leaves, structure))
-            if _has_shared_memory(leaves):
+            if _has_shared_memory(leaves_of_batch):
                 return self._update(micro_batches)
-            signatures.append((structure, *map(_signature_of, leaves)))
-        signature = tuple(signatures)
+            leaves += leaves_of_batch
+            structures.append(structure)
+        signature = (*structures, *map(_signature_of, leaves))
         captured = self.captured.get(signature)
         if captured is None:
             if signature not in self._warm_ups and len(self._warm_ups) == _MAX_SIGNATURES:
                 return self._update(micro_batches)
             if self._warm_ups.get(signature, 0) < _WARM_UPS:
                 return self._warm_up(signature, micro_batches)
-            captured = self._capture(batches)
+            captured = self._capture(micro_batches)
             self.captured[signature] = captured
         self._drops = 0
-        return _replay(captured, batches)
+        return _replay(captured, leaves)
 
     def _count_drop(self) -> None:
         self._drops += 1
@@ -246,13 +239,9 @@ class GraphedUpdate:
             self._guards.record()  # optimizers create states during warm-ups: not a change
         return result
 
-    def _capture(self, batches: Sequence[_FlatBatch]) -> _CapturedGraph:
-        inputs: list[Tensor] = []
-        static_batches: list[Any] = []
-        for leaves, structure in batches:
-            static_leaves = list(map(_empty_like, leaves))
-            inputs += _tensors_of(static_leaves)
-            static_batches.append(pytree.tree_unflatten(static_leaves, structure))
+    def _capture(self, micro_batches: Sequence[Any]) -> _CapturedGraph:
+        static_batches = pytree.tree_map_only(Tensor, _empty_like, micro_batches)
+        inputs = _tensors_of(pytree.tree_leaves(static_batches))
         graph = torch.cuda.CUDAGraph()
         try:
             # "thread_local": another thread, such as a loader's that pins memory, may use CUDA
@@ -276,12 +265,9 @@ class GraphedUpdate:
         return _CapturedGraph(graph, inputs, *pytree.tree_flatten(result))
 
 
-def _replay(captured: _CapturedGraph, batches: Sequence[_FlatBatch]) -> Any:
+def _replay(captured: _CapturedGraph, leaves: Sequence[Any]) -> Any:
     if captured.inputs:
-        tensors: list[Tensor] = []
-        for batch in batches:
-            tensors += _tensors_of(batch.leaves)
-        torch._foreach_copy_(captured.inputs, tensors)
+        torch._foreach_copy_(captured.inputs, _tensors_of(leaves))
     captured.graph.replay()
     return pytree.tree_unflatten(map(Tensor.clone, captured.outputs), captured.structure)
 
@@ -323,10 +309,8 @@ def _signature_of(leaf: Any) -> tuple[Any, ...]:
     return cast("type[Any]", type(leaf)), leaf
 
 
-def _empty_like(leaf: Any) -> Any:
-    """Return an empty tensor of the same strides, with gaps; plain values as they are."""
-    if not isinstance(leaf, Tensor):
-        return leaf
+def _empty_like(leaf: Tensor) -> Tensor:
+    """Return an empty tensor of the same strides, with gaps."""
     empty = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
     return empty.requires_grad_(leaf.requires_grad)
 

@@ -43,14 +43,10 @@ def check(optimizer: Optimizer) -> None:
                 )
 
 
-def is_fused_sgd(optimizer: Optimizer) -> bool:
-    if type(optimizer) is not torch.optim.SGD:
-        return False
-    return any(group.get("fused") for group in groups_of(optimizer))
-
-
 def create_momentum(optimizer: Optimizer) -> None:
-    """Create missing momentum of fused groups, as zeros, before an update."""
+    """Create missing momentum of fused groups of SGD, as zeros, before an update."""
+    if type(optimizer) is not torch.optim.SGD:
+        return
     states: Any = optimizer.state
     for group in groups_of(optimizer):
         if not group["momentum"] or not group.get("fused"):

@@ -35,17 +35,12 @@ def check_model_and_loss_fn(model: Any, loss_fn: Any) -> None:
         raise TypeError(checks.must("model", model, "be a torch.nn.Module"))
     if not callable(loss_fn):
         raise TypeError(checks.must("loss_fn", loss_fn, "be callable"))
-    function = loss_fn
-    if isinstance(loss_fn, nn.Module):
-        # A user's subclass of a criterion may have a `forward` that takes a model.
-        function = type(loss_fn).forward
-    if getattr(function, "__module__", None) not in _TORCH_LOSS_MODULES:
-        return
-    raise TypeError(
-        f"loss_fn = {checks.short_repr(loss_fn)} takes outputs and targets, and is called as "
-        "loss_fn(model, batch): wrap the criterion, "
-        "lambda model, batch: criterion(model(batch[0]), batch[1])"
-    )
+    if getattr(loss_fn, "__module__", None) in _TORCH_LOSS_MODULES:
+        raise TypeError(
+            f"loss_fn = {checks.short_repr(loss_fn)} takes outputs and targets, and is called as "
+            "loss_fn(model, batch): wrap the criterion, "
+            "lambda model, batch: criterion(model(batch[0]), batch[1])"
+        )
 
 
 Loss = tuple[Tensor, Tensor | float | None]

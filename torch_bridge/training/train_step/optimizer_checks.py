@@ -1,6 +1,5 @@
-"""The models and optimizers of a training step: checked, and unwrapped from trainers' wrappers."""
+"""The optimizers of a training step: checked, and unwrapped from trainers' wrappers."""
 
-import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -20,35 +19,12 @@ from torch_bridge.groups.optimizers import (
 )
 from torch_bridge.groups.options import LEARNING_RATE
 
-_TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
-
-
-def check_model(model: nn.Module) -> None:
-    """Reject a model whose backward pass is not torch's own.
-
-    Raises:
-        ValueError: Lightning Fabric wrapped it for mixed precision.
-    """
-    for module in model.modules():
-        if not _has_base(module, "_FabricModule"):
-            continue
-        precision = cast("Any", module)._strategy.precision
-        if _overrides_backward(precision):
-            raise ValueError(
-                f"the model was set up by Fabric with {type(precision).__name__}, whose backward "
-                "pass only Fabric can run. Give the training step model.module and its own "
-                "precision=, and on several ranks distribute(model.module)"
-            )
+_TRAINERS = ("accelerate", "lightning", "lightning_fabric")
 
 
 def _has_base(value: object, name: str) -> bool:
     """Return True for an instance of a class of this name, whose package may be missing."""
     return any(base.__name__ == name for base in type(value).__mro__)
-
-
-def _overrides_backward(precision: Any) -> bool:
-    base = next(base for base in type(precision).__mro__ if base.__name__ == "Precision")
-    return type(precision).backward is not base.backward
 
 
 def as_sequence(optimizer: Any) -> Sequence[Any]:
@@ -92,14 +68,18 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     """Check that a training step can use these unwrapped optimizers.
 
     Raises:
-        TypeError: An argument is not an optimizer; its `step` needs a closure; or it updates in two
-            steps, as SAM does.
+        TypeError: An argument is not an optimizer, or it updates in two steps, as SAM does.
         ValueError: A parameter is not the model's, or occurs twice; or an optimizer
             has a non-standard `state_dict`.
     """
     for optimizer in optimizers:
         check_optimizer(optimizer)
-        _check_closure(optimizer)
+        if needs_two_backward_passes(optimizer):
+            raise TypeError(
+                f"{type(optimizer).__name__} updates in first_step() and second_step(), with a "
+                "second backward pass in between, which a TrainStep cannot give; use a different "
+                "optimizer, or lambda_lr in a loop"
+            )
         if not is_standard_state(optimizer, optimizer.state_dict()):
             raise ValueError(
                 f"{type(optimizer).__name__}.state_dict() has a non-standard form, which a "
@@ -139,22 +119,6 @@ def check_no_scheduler(optimizers: Iterable[Any]) -> None:
             )
 
 
-def _check_closure(optimizer: Optimizer) -> None:
-    """Reject an optimizer whose update needs a closure, or two backward passes."""
-    if needs_two_backward_passes(optimizer):
-        raise TypeError(
-            f"{type(optimizer).__name__} updates in first_step() and second_step(), with a second "
-            "backward pass in between, which a TrainStep cannot give; use a different optimizer, "
-            "or lambda_lr in a loop"
-        )
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise TypeError(
-            f"{type(optimizer).__name__} needs a closure, which a TrainStep cannot give; "
-            "use a different optimizer"
-        )
-
-
 def group_sizes(groups: Iterable[Any]) -> list[int]:
     """Return the number of parameters of each group."""
     return [len(group["params"]) for group in groups]
@@ -174,12 +138,9 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
     """Return the device of the parameters.
 
     Raises:
-        ValueError: They are on several devices or on the meta device, or were made under
-            `torch.inference_mode`; or there are none.
+        ValueError: They are on several devices or on the meta device, or there are none.
     """
     parameters = parameters_of(optimizers)
-    if any(parameter.is_inference() for parameter in parameters):
-        raise ValueError("the model was made under torch.inference_mode(), and can't be trained")
     devices = {parameter.device for parameter in parameters}
     if len(devices) != 1:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Load the states of optimizers: the right parameters get them, in the saved dtypes."""
 
 import copy
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import chain, zip_longest
 from operator import methodcaller
 from typing import Any, cast
@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from plateau_jax.arguments import checks
-from torch_bridge.groups.optimizers import STEP_COUNT, groups_of
+from torch_bridge.groups.optimizers import STEP_COUNT, groups_of, parameters_of
 from torch_bridge.training.distributed.dtensors import clone, placements_of, shard_like
 from torch_bridge.training.distributed.plain_names import without_wrappers
 from torch_bridge.training.train_step.optimizer_checks import (
@@ -20,11 +19,9 @@ from torch_bridge.training.train_step.optimizer_checks import (
     is_standard_state,
     nested_optimizers,
 )
-from torch_bridge.training.train_step.optimizer_support import (
-    IMPLEMENTATION_OPTIONS,
-    derives_from_torch,
-    is_of_torch,
-)
+
+_IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
+"""Options of a group that choose torch's implementation, which may differ between machines."""
 
 
 def load_optimizer(optimizer: Optimizer, state: Any) -> None:
@@ -59,38 +56,13 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
             f"state_dict['optimizer'] is not the state of {class_name} with groups of "
             f"{group_sizes(groups_of(optimizer))} parameters"
         )
-    for saved in state["param_groups"]:
-        for number in saved["params"]:
-            values = state["state"].get(number, {})
-            if not isinstance(values, Mapping):
-                raise ValueError(
-                    f"state_dict['optimizer']['state'][{number!r}] = {checks.short_repr(values)} "
-                    "must be a dictionary"
-                )
-    if is_of_torch(optimizer):
-        _check_owners(state)
-    if isinstance(optimizer, torch.optim.SGD):
-        _check_dampening(optimizer, state["param_groups"])
-    _check_shapes_for_fused(optimizer, state)
-
-
-def _check_owners(state: Any) -> None:
-    """Reject moments of parameters that no group has, which torch would ignore: "0" for 0."""
-    numbers: set[Any] = set()
-    for group in state["param_groups"]:
-        numbers.update(group["params"])
-    for number in state["state"]:
-        if number not in numbers and str(number).isdecimal():
+    if _derives_from_torch(optimizer):
+        foreign = list(state["state"].keys() - set(_numbers_in(state)))
+        if foreign:  # torch would ignore them, for instance "0" in place of 0
             raise ValueError(
-                f"state_dict['optimizer'] has moments of parameter {number!r}, which no group has"
+                f"state_dict['optimizer'] has moments of parameters that no group has: {foreign}"
             )
-
-
-def _check_dampening(optimizer: Optimizer, saved_groups: Any) -> None:
-    """Reject dampening for fused SGD, which `fused_sgd.check` would reject after the load."""
-    for group, saved in zip(groups_of(optimizer), saved_groups, strict=True):
-        if group.get("fused") and saved.get("momentum") and saved.get("dampening"):
-            raise ValueError("state_dict['optimizer'] has dampening, which needs fused=False")
+    _check_shapes_for_fused(optimizer, state)
 
 
 # The names of the parameters.
@@ -150,27 +122,25 @@ def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]]
 
 
 def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
-    """Copy a saved state, with its tensors sharded like the parameters."""
+    """Copy a saved state, but keep what this optimizer has and the state may lack."""
     copied = pytree.tree_map(_copy_leaf, state)
     for group, saved in zip(groups_of(optimizer), copied["param_groups"], strict=True):
         # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
-        for name in IMPLEMENTATION_OPTIONS:
+        for name in _IMPLEMENTATION_OPTIONS:
             if name in group:
                 saved[name] = group[name]
         saved.pop("param_names", None)  # torch then keeps this optimizer's
-        # Add options that the saved state lacks. Optimizers that are not torch's may add options in
-        # their first step, so only options with a default are added for them.
-        options = group.keys()
-        if not is_of_torch(optimizer):
-            options &= optimizer.defaults.keys()
-        for name in options - {"params", "param_names"}:
+        for name in group.keys() & optimizer.defaults.keys():  # that the saved state may lack
             saved.setdefault(name, group[name])
-        for parameter, number in zip(group["params"], saved["params"], strict=True):
-            values = copied["state"].get(number, {})
-            for name, value in values.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    values[name] = shard_like(parameter, value)
     return copied
+
+
+def _derives_from_torch(optimizer: Optimizer) -> bool:
+    """Return True for torch's optimizers and their subclasses, which may run its fused kernels."""
+    for base in type(optimizer).__mro__:
+        if base.__module__.startswith("torch.optim") and base is not Optimizer:
+            return True
+    return False
 
 
 def _copy_leaf(leaf: Any) -> Any:
@@ -179,35 +149,36 @@ def _copy_leaf(leaf: Any) -> Any:
     return copy.deepcopy(leaf)
 
 
+def _numbers_in(state: Any) -> Iterator[Any]:
+    """Return the keys under which a saved state has the values of each parameter."""
+    return chain.from_iterable(group["params"] for group in state["param_groups"])
+
+
 def _check_shapes_for_fused(optimizer: Optimizer, state: Any) -> None:
     # The fused CPU kernels compare no shapes: they would read and write beyond the end of a smaller
     # tensor.
-    if not derives_from_torch(optimizer):
+    groups = [*groups_of(optimizer), *state["param_groups"]]
+    if not _derives_from_torch(optimizer) or not any(group.get("fused") for group in groups):
         return
-    for group, saved in zip(groups_of(optimizer), state["param_groups"], strict=True):
-        if not group.get("fused") and not saved.get("fused"):
-            continue
-        for parameter, number in zip(group["params"], saved["params"], strict=True):
-            for name, value in state["state"].get(number, {}).items():
-                if name == STEP_COUNT or not isinstance(value, Tensor):
-                    continue
-                if value.shape != parameter.shape:
-                    raise ValueError(
-                        "state_dict was saved with a different optimizer or model: "
-                        f"{name} of parameter {number} has the shape {tuple(value.shape)}, and the "
-                        f"parameter {tuple(parameter.shape)}"
-                    )
+    for parameter, number in zip(parameters_of(optimizer), _numbers_in(state), strict=True):
+        for name, value in state["state"].get(number, {}).items():
+            if name == STEP_COUNT or not isinstance(value, Tensor):
+                continue
+            if value.shape != parameter.shape:
+                raise ValueError(
+                    "state_dict was saved with a different optimizer or model: "
+                    f"{name} of parameter {number} has the shape {tuple(value.shape)}, and the "
+                    f"parameter {tuple(parameter.shape)}"
+                )
 
 
 def _restore_dtypes(optimizer: Optimizer, state: Any) -> None:
     """Restore the saved dtypes: torch casts a loaded state to the dtypes of its parameters."""
-    for group, saved in zip(groups_of(optimizer), state["param_groups"], strict=True):
-        for parameter, number in zip(group["params"], saved["params"], strict=True):
-            loaded = optimizer.state.get(parameter, {})
-            saved_values = state["state"].get(number)
-            if isinstance(saved_values, Mapping):
-                values = cast("Mapping[Any, Any]", saved_values)
-                _restore_dtypes_of(loaded, values, parameter.device)
+    for parameter, number in zip(parameters_of(optimizer), _numbers_in(state), strict=True):
+        loaded = optimizer.state.get(parameter, {})
+        saved = state["state"].get(number)
+        if isinstance(saved, Mapping):
+            _restore_dtypes_of(loaded, cast("Mapping[Any, Any]", saved), parameter.device)
 
 
 def _restore_dtypes_of(
@@ -226,24 +197,23 @@ def _restore_dtypes_of(
 
 
 def _lay_out_moments(optimizer: Optimizer) -> None:
-    """Give the moments of torch's optimizers the memory layout of their parameters."""
+    """Shard moments like their parameters, and give those of torch's optimizers their layout."""
     # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides.
     # If the layouts differed, such as channels_last and contiguous, an element would get the
     # moments of a different one: a 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns
     # as 00, 10, 01, 11. Other optimizers may keep a tensor that merely has the parameter's shape;
     # a new layout could change the bits of their products.
-    if not derives_from_torch(optimizer):
-        return
-    for group in groups_of(optimizer):
-        for parameter in group["params"]:
-            values = optimizer.state.get(parameter, {})
-            for name, value in values.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    values[name] = _like_parameter(parameter, value)
+    has_fused_kernels = _derives_from_torch(optimizer)
+    for parameter in parameters_of(optimizer):
+        values = optimizer.state.get(parameter, {})
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                values[name] = shard_like(parameter, value)
+                if has_fused_kernels:
+                    values[name] = _like_parameter(parameter, values[name])
 
 
 def _like_parameter(parameter: Tensor, value: Tensor) -> Tensor:
-    value = shard_like(parameter, value)
     if placements_of(value) != placements_of(parameter):
         return value  # some optimizers shard their state differently
     like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)

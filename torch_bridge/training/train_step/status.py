@@ -1,8 +1,5 @@
 """The status of a step: an interrupted update or load makes it reject the next update."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
-
 _LOAD = (
     "an update was interrupted between its optimizer's step and its count, or a load failed: load "
     "a checkpoint, by load_state_dict, before the next update"
@@ -71,9 +68,6 @@ class Status:
         """Complete the update."""
         self._problem = ""
 
-    @contextmanager
-    def loading(self) -> Generator[None]:
-        """Context for writing a state, or a part of it; success clears any earlier problem."""
+    def begin_load(self) -> None:
+        """Begin to write a state, which `complete` ends, and any earlier problem with it."""
         self._problem = _LOAD
-        yield
-        self._problem = ""

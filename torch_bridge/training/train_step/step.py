@@ -16,7 +16,6 @@ from torch_bridge.groups.optimizers import parameters_of
 from torch_bridge.groups.options import bases_per_group, one_if_equal
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.distributed.distribute import parallelism_of
-from torch_bridge.training.distributed.parallelism import FSDPParallelism
 from torch_bridge.training.distributed.plain_names import load_plain_state
 from torch_bridge.training.train_step.cuda_graphs import GraphedUpdate, Guards, check_graph
 from torch_bridge.training.train_step.gradients import check_max_norm
@@ -24,7 +23,6 @@ from torch_bridge.training.train_step.loss import LossFunction, check_model_and_
 from torch_bridge.training.train_step.loss_call import Carry, LossCall
 from torch_bridge.training.train_step.optimizer_checks import (
     as_sequence,
-    check_model,
     check_no_scheduler,
     check_optimizers,
     curves_by_group,
@@ -32,7 +30,6 @@ from torch_bridge.training.train_step.optimizer_checks import (
     nested_optimizers,
     peaks_of,
 )
-from torch_bridge.training.train_step.optimizer_support import check_shardable
 from torch_bridge.training.train_step.precision import Precision, PrecisionName
 from torch_bridge.training.train_step.result import StepResult, read_and_raise_if_nonfinite
 from torch_bridge.training.train_step.run_warnings import RunWarnings, StartWarning
@@ -132,19 +129,14 @@ class TrainStep:
             message names them. Nothing was changed.
 
     Warns:
-        CurveWarning: When you build it, if there are several ranks but the model is not wrapped, so
-            that each rank trains alone (`distribute(model, None)` marks this as intended), or if a
-            group has a factor of its learning rate that only other schedulers read, such as timm's
-            `lr_scale`. In the first update, if the optimizer has made updates, but the curve starts
-            at 0, or if the `lr` of a group is neither its `initial_lr` nor what a curve wrote last.
-            When you save or print it, once each, if:
-
-            - training continues far past the end of the curve;
-            - the unit is so large that the curve stays at 0.
-
-            In an update, once, if a weight in host memory is not a whole number. With
-            `cuda_graph=True`, if a setting of the optimizer changes so often that updates run
-            eagerly.
+        CurveWarning: When you build it, if each of several ranks trains alone, since the model is
+            not wrapped (`distribute(model, None)` marks this as intended), or if a group has a
+            factor of its learning rate that only other schedulers read, such as timm's `lr_scale`.
+            In the first update, if the optimizer has made updates, but the curve starts at 0, or if
+            the `lr` of a group is neither its `initial_lr` nor what a curve wrote last. In an
+            update, if a weight in host memory is not a whole number, or if a setting changes so
+            often that `cuda_graph=True` has no effect. When you save or print it, if training
+            continues far past the end of the curve, or a large unit keeps the curve at 0.
     """
 
     # Tensors made under torch.inference_mode() could not be written to outside of it.
@@ -170,7 +162,6 @@ class TrainStep:
         advise: bool = True,
     ) -> None:
         check_model_and_loss_fn(model, loss_fn)
-        check_model(model)
         checks.one_of("synchronize", synchronize, get_args(Synchronize))
         checks.one_of("on_nonfinite", on_nonfinite, get_args(OnNonfinite))
         check_max_norm(max_norm)
@@ -184,9 +175,6 @@ class TrainStep:
         parameters = parameters_of(optimizers)
         device = device_of(optimizers)
         parallelism.check_parameters(parameters)
-        if isinstance(parallelism, FSDPParallelism):
-            for item in optimizers:
-                check_shardable(item)
         if cuda_graph:
             check_graph(model, parallelism, device)
         updates_before = 0
@@ -302,21 +290,15 @@ class TrainStep:
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not
                 finite.
-            TypeError, ValueError: One of these:
-
-                - `loss_fn` returned neither a loss nor a pair, or a carry of a different structure.
-                - `count` is missing or not an integer.
-                - A scheduler was attached to the optimizer, or its parameters have changed.
-
-                Unless the model is wrapped, you can call the `TrainStep` again. An error in
-                `loss_fn` leaves everything unchanged except random states, and buffers that the
-                forward pass has changed, such as BatchNorm's.
-            RuntimeError: One of these:
-
-                - An earlier update was interrupted after the optimizer's step began and before the
-                  update was counted. If the model is wrapped, it was interrupted anywhere. The
-                  message says how to resume.
-                - `DistributedDataParallel` did not average the gradients.
+            TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of a
+                different structure; `count` is missing or not an integer; a scheduler was attached
+                to the optimizer, or its parameters have changed. Unless the model is wrapped, you
+                can call the `TrainStep` again. An error in `loss_fn` leaves everything unchanged
+                except random states, and buffers that the forward pass has changed, such as
+                BatchNorm's.
+            RuntimeError: An earlier update was interrupted after the optimizer's step began and
+                before the update was counted (if the model is wrapped, anywhere); or
+                `DistributedDataParallel` did not average the gradients.
         """
         self._status.check()
         self._status.begin_update()
@@ -415,15 +397,10 @@ class TrainStep:
                 the `TrainStep` was built with.
 
         Raises:
-            ValueError: One of these:
-
-                - The state is not that of a `TrainStep`, is malformed, or was saved by a different
-                  version.
-                - It belongs to a different curve or clock (unless `strict` is False), optimizer,
-                  precision or carry, or to a model of different shapes or dtypes.
-                - The optimizer's parameters are different ones, in a different order or in
-                  different groups.
-                - A scheduler is attached to the optimizer.
+            ValueError: The state is not that of a `TrainStep`, is malformed, or was saved by a
+                different version. It belongs to a different curve or clock (unless `strict` is
+                False), optimizer, precision or carry, to a model of different shapes or dtypes, or
+                to other parameters, another order or other groups. Or a scheduler is attached.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises,
                 such as torch's RuntimeError for missing keys.
 
@@ -439,14 +416,13 @@ class TrainStep:
         for message in checked.run.warnings:
             warn(message)
 
-        with self._status.loading():
-            load_plain_state(self._parallelism.module, checked.saved["model"])
-            self._state.restore(checked)
-            self._start_warning = None
-            self._steppers.attach()
-            self._steppers.write_host_lrs(checked.run.position.step)
-            if self._graphs is not None:
-                self._graphs.drop()
+        self._status.begin_load()
+        load_plain_state(self._parallelism.module, checked.saved["model"])
+        self._state.restore(checked)
+        self._start_warning = None
+        self._steppers.attach()
+        self._steppers.write_host_lrs(checked.run.position.step)
+        self._status.complete()
 
     def __repr__(self) -> str:
         """Return the curve. Reads nothing from the device, since debuggers call this."""

@@ -27,11 +27,7 @@ from torch_bridge.training.distributed.plain_names import (
     names_of_parameters,
     plain_state,
 )
-from torch_bridge.training.random_states import (
-    check_states_of_device,
-    get_states_of_device,
-    set_states_of_device,
-)
+from torch_bridge.training.random_states import get_states_of_device, set_states_of_device
 from torch_bridge.training.train_step.loss_call import Carry
 from torch_bridge.training.train_step.optimizer_states import (
     check_optimizer_state,
@@ -182,7 +178,7 @@ class StepState:
         """
         with reading_state_of("a TrainStep", state_dict):
             saved = TRAIN_STEP_FORMAT.read("state_dict", state_dict)
-            _check_saved_state(self.read(), saved, self._device)
+            _check_saved_state(self.read(), saved)
             run = self._read_run(cast("Any", saved), strict=strict)
             optimizer_states = _as_list(saved["optimizer"], self._optimizers)
             num_optimizers = len(self._optimizers)
@@ -210,13 +206,7 @@ class StepState:
         is_rollback = self.peak_was_set and clock.read_counters().applied > 0
         if state["peak_was_set"] or is_rollback:
             now = [record._replace(peak_value=None) for record in now]
-        resumed = resume(state, applied, now, clock.peaks, clock.settings, OWNER, strict=strict)
-        if len(resumed.bases) != len(now):
-            raise ValueError(
-                f"state_dict was saved with {len(resumed.bases)} parameter groups, and there are "
-                f"{len(now)}"
-            )
-        return resumed
+        return resume(state, applied, now, clock.peaks, clock.settings, OWNER, strict=strict)
 
     def restore(self, checked: CheckedState) -> None:
         """Restore everything but the model."""
@@ -274,7 +264,7 @@ def copy_to_host(state: TrainStepState) -> TrainStepState:
     return copied
 
 
-def _check_saved_state(current: TrainStepState, saved: Any, device: torch.device) -> None:
+def _check_saved_state(current: TrainStepState, saved: Any) -> None:
     """Reject a state that torch would load, but from which a run can't continue.
 
     Torch itself rejects different names in a model, and different sizes of parameter groups. It
@@ -283,7 +273,6 @@ def _check_saved_state(current: TrainStepState, saved: Any, device: torch.device
     Args:
         current: The current state of the step.
         saved: The state to be loaded, with all entries.
-        device: The device of the step.
 
     Raises:
         ValueError: The message names the entry.
@@ -294,7 +283,6 @@ def _check_saved_state(current: TrainStepState, saved: Any, device: torch.device
                 f"state_dict was saved with {name} = {saved[name]}, and this TrainStep has "
                 f"{current[name]}"
             )
-    check_states_of_device(saved["random"], device)
     check_same_parameters(current["parameters"], saved["parameters"], "parameters")
     _check_shards(current, saved)
     _check_model(current["model"], saved["model"])

@@ -23,47 +23,30 @@ from torch_bridge.groups.options import LEARNING_RATE, written_values
 from torch_bridge.training.device_clocks.device_clock import DeviceClock
 from torch_bridge.training.train_step import fused_sgd
 from torch_bridge.training.train_step.optimizer_checks import check_no_scheduler
-from torch_bridge.training.train_step.optimizer_support import SKIPPING, can_skip
 from torch_bridge.training.train_step.status import Status
 
+_SKIPPING = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+"""The optimizers whose fused kernels change nothing if the optimizer's attribute `found_inf`, a
+float32 tensor on the device, is 1. They read the learning rate from a tensor too."""
 
-class _GroupSettings(NamedTuple):
-    """Settings of a parameter group that decide how its optimizer is stepped."""
 
+class _AttachedGroup(NamedTuple):
+    """A parameter group, and what decided how its optimizer is stepped when it was attached."""
+
+    group: dict[str, Any]
     params: list[Tensor]
     num_params: int
     fused: bool | None
+    lr: Tensor | None
+    """The tensor in its `lr`; None if the host writes a float."""
 
-
-class _AttachedOptimizer(NamedTuple):
-    """An optimizer, and the values that its groups had when it was attached."""
-
-    optimizer: Any
-    groups: list[dict[str, Any]]
-    settings: list[_GroupSettings]
-    is_on_device: bool
-    """True if the optimizer's kernels read the decision to skip, and the learning rates, on the
-    device. False if the host decides."""
-    lrs: Sequence[Tensor | None]
-    """The tensors in the groups' `lr`; None if the host writes a float."""
-    clock_groups: slice
-    """The positions of its groups among those of the clock."""
-    is_fused_sgd: bool
-    """True if missing momentum must be created before an update."""
-
-    def is_current(self) -> bool:
-        """Return False if the user or a load has changed the groups."""
+    def is_current(self, group: dict[str, Any]) -> bool:
+        """Return False if the user or a load has changed the group."""
         # Every update pays for these comparisons, so they cover only changes that would go
         # unnoticed.
-        groups = groups_of(self.optimizer)
-        if groups is not self.groups or len(groups) != len(self.settings):
-            return False
-        for group, (params, num_params, fused) in zip(groups, self.settings, strict=True):
-            if group["params"] is not params or len(params) != num_params:
-                return False
-            if group.get("fused") is not fused:
-                return False
-        return True
+        params = group["params"]
+        is_same = group is self.group and params is self.params
+        return is_same and len(params) == self.num_params and group.get("fused") is self.fused
 
 
 class OptimizerSteppers:
@@ -127,40 +110,25 @@ class OptimizerSteppers:
             ValueError: As `check`.
         """
         self.check()
-        attached: list[_AttachedOptimizer] = []
-        first = 0
-        for optimizer in self._optimizers:
-            last = first + len(groups_of(optimizer))
-            attached.append(self._attach_optimizer(optimizer, slice(first, last)))
-            first = last
-        for group, peak in zip(groups_of(self._optimizers), self._clock.peaks, strict=True):
-            group["initial_lr"] = peak  # as a torch scheduler does
-        self._is_read_by_host = not all(item.is_on_device for item in attached)
+        self._is_on_device: dict[Any, bool] = {
+            optimizer: _can_skip(optimizer) for optimizer in self._optimizers
+        }
+        attached: list[_AttachedGroup] = []
+        for optimizer, is_on_device in self._is_on_device.items():
+            lrs = self._clock.group_lrs if is_on_device else self._lr_tensors
+            for group in groups_of(optimizer):
+                index = len(attached)
+                group["initial_lr"] = self._clock.peaks[index]  # as a torch scheduler does
+                params = group["params"]
+                fused = group.get("fused")
+                attached.append(_AttachedGroup(group, params, len(params), fused, lrs[index]))
         # `prepare` compares it with the optimizers, so that the next update attaches again after an
         # interrupt anywhere before.
         self._attached = attached
         self._write_tensors()
-
-    def _attach_optimizer(self, optimizer: Optimizer, clock_groups: slice) -> _AttachedOptimizer:
-        groups = groups_of(optimizer)
-        settings: list[_GroupSettings] = []
-        for group in groups:
-            params = group["params"]
-            settings.append(_GroupSettings(params, len(params), group.get("fused")))
-        is_on_device = can_skip(optimizer)
-        lrs: Sequence[Tensor | None] = self._lr_tensors[clock_groups]
-        if is_on_device:
-            lrs = self._clock.group_lrs[clock_groups]
-            written_values(optimizer)[LEARNING_RATE] = list(lrs)
-        return _AttachedOptimizer(
-            optimizer,
-            groups,
-            settings,
-            is_on_device,
-            lrs,
-            clock_groups,
-            is_fused_sgd=fused_sgd.is_fused_sgd(optimizer),
-        )
+        for optimizer, is_on_device in self._is_on_device.items():
+            if is_on_device:
+                _record_written_lrs(optimizer)
 
     def prepare(self) -> None:
         """Prepare the next update: attach again if the user or a load has changed the groups.
@@ -170,22 +138,22 @@ class OptimizerSteppers:
         Raises:
             ValueError: As `attach`.
         """
-        # A loop costs less than `all` over a generator.
-        for attached in self._attached:
-            if not attached.is_current():
-                self.attach()
-                return
+        groups = groups_of(self._optimizers)
+        attached = self._attached
+        are_current = all(map(_AttachedGroup.is_current, attached, groups))
+        if not are_current or len(groups) != len(attached):
+            self.attach()
+            return
         check_no_scheduler(self._nested)
         self._write_tensors()
 
     def _write_tensors(self) -> None:
         """Give the groups their tensors, which a program may have replaced."""
         for attached in self._attached:
-            for group, lr in zip(attached.groups, attached.lrs, strict=True):
-                if lr is not None:
-                    group["lr"] = lr
-            if attached.is_fused_sgd:
-                fused_sgd.create_momentum(attached.optimizer)
+            if attached.lr is not None:
+                attached.group["lr"] = attached.lr
+        for optimizer in self._optimizers:
+            fused_sgd.create_momentum(optimizer)
 
     def _current_parameter_ids(self) -> list[list[int]]:
         return [list(map(id, group["params"])) for group in groups_of(self._optimizers)]
@@ -193,7 +161,7 @@ class OptimizerSteppers:
     def step(self, skip: Tensor, found_inf: Tensor) -> None:
         """Step all optimizers unless `skip`, a bool scalar; `found_inf` has it in float32."""
         is_skipped = False
-        if self._is_read_by_host:
+        if not all(self._is_on_device.values()):
             # The only time that an update waits for the device. An interrupt during this wait, such
             # as Ctrl-C, changes nothing, so it comes before `begin_writing`: the step stays usable.
             both = torch.stack([skip.long(), self._clock.curve_step])  # to wait once
@@ -204,9 +172,8 @@ class OptimizerSteppers:
         self._status.begin_writing()
         if is_skipped:
             return
-        for attached in self._attached:
-            optimizer = attached.optimizer
-            if not attached.is_on_device:
+        for optimizer, is_on_device in self._is_on_device.items():
+            if not is_on_device:
                 optimizer.step()
                 continue
             try:
@@ -217,18 +184,25 @@ class OptimizerSteppers:
                 vars(optimizer).pop("found_inf", None)
 
     def write_host_lrs(self, curve_step: int) -> None:
-        """Write the learning rates into the groups of the optimizers that the host steps."""
+        """Write the learning rates of a step of the curve into the groups."""
         lrs = self._clock.lrs_at(curve_step)
-        for attached in self._attached:
-            if attached.is_on_device:
-                continue
-            values = lrs[attached.clock_groups]
-            written_values(attached.optimizer)[LEARNING_RATE] = values
-            for group, tensor, lr in zip(attached.groups, attached.lrs, values, strict=True):
-                if tensor is None:
-                    group["lr"] = lr
-                else:
-                    tensor.fill_(lr)
+        for attached, lr in zip(self._attached, lrs, strict=True):
+            if attached.lr is None:
+                attached.group["lr"] = lr
+            else:
+                attached.lr.fill_(lr)
+        for optimizer in self._optimizers:
+            _record_written_lrs(optimizer)
+
+
+def _can_skip(optimizer: Optimizer) -> bool:
+    """Return True if the device can skip an update; else the host must decide."""
+    is_fused = all(group.get("fused") for group in groups_of(optimizer))
+    return is_fused and type(optimizer) in _SKIPPING
+
+
+def _record_written_lrs(optimizer: Optimizer) -> None:
+    written_values(optimizer)[LEARNING_RATE] = [group["lr"] for group in groups_of(optimizer)]
 
 
 def check_capturable(optimizer: Optimizer) -> None:
@@ -239,8 +213,8 @@ def check_capturable(optimizer: Optimizer) -> None:
     """
     groups = groups_of(optimizer)
     class_name = type(optimizer).__name__
-    if not can_skip(optimizer):
-        names = ", ".join([known.__name__ for known in SKIPPING])
+    if not _can_skip(optimizer):
+        names = ", ".join([known.__name__ for known in _SKIPPING])
         fused = [group.get("fused") for group in groups]
         raise ValueError(
             f"cuda_graph=True needs {names} with fused=True; the optimizer is {class_name} with "

@@ -1,7 +1,6 @@
 """One update on the device: forward, backward, unscale, clip, decide, step, count."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -15,8 +14,6 @@ from torch_bridge.training.train_step.loss_normalizer import LossNormalizer
 from torch_bridge.training.train_step.result import StepResult
 from torch_bridge.training.train_step.status import Status
 from torch_bridge.training.train_step.steppers import OptimizerSteppers
-
-_NO_CONTEXT = nullcontext()
 
 
 class _Passes(NamedTuple):
@@ -114,8 +111,7 @@ class Update:
         divisor: Tensor | float = 1.0
         aux: list[Any] = []
         for number, batch in enumerate(micro_batches, 1):
-            context = self._parallelism.micro_batch_context(is_last=number == count)
-            with context or _NO_CONTEXT:
+            with self._parallelism.micro_batch_context(is_last=number == count):
                 (term, weight), carry, aux_of_batch = self._loss_call.run(batch, carry)
                 if number == 1:
                     divisor = self._normalizer.choose_divisor(weight, count)
