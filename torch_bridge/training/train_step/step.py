@@ -129,14 +129,19 @@ class TrainStep:
             message names them. Nothing was changed.
 
     Warns:
-        CurveWarning: When you build it, if each of several ranks trains alone, since the model is
-            not wrapped (`distribute(model, None)` marks this as intended), or if a group has a
-            factor of its learning rate that only other schedulers read, such as timm's `lr_scale`.
-            In the first update, if the optimizer has made updates, but the curve starts at 0, or if
-            the `lr` of a group is neither its `initial_lr` nor what a curve wrote last. In an
-            update, if a weight in host memory is not a whole number, or if a setting changes so
-            often that `cuda_graph=True` has no effect. When you save or print it, if training
-            continues far past the end of the curve, or a large unit keeps the curve at 0.
+        CurveWarning: When you build it, if there are several ranks but the model is not wrapped, so
+            that each rank trains alone (`distribute(model, None)` marks this as intended), or if a
+            group has a factor of its learning rate that only other schedulers read, such as timm's
+            `lr_scale`. In the first update, if the optimizer has made updates, but the curve starts
+            at 0, or if the `lr` of a group is neither its `initial_lr` nor what a curve wrote last.
+            When you save or print it, once each, if:
+
+            - training continues far past the end of the curve;
+            - the unit is so large that the curve stays at 0.
+
+            In an update, once, if a weight in host memory is not a whole number. With
+            `cuda_graph=True`, if a setting of the optimizer changes so often that updates run
+            eagerly.
     """
 
     # Tensors made under torch.inference_mode() could not be written to outside of it.
@@ -290,15 +295,21 @@ class TrainStep:
         Raises:
             FloatingPointError: `on_nonfinite="raise"`, and the loss or the gradient norm is not
                 finite.
-            TypeError, ValueError: `loss_fn` returned neither a loss nor a pair, or a carry of a
-                different structure; `count` is missing or not an integer; a scheduler was attached
-                to the optimizer, or its parameters have changed. Unless the model is wrapped, you
-                can call the `TrainStep` again. An error in `loss_fn` leaves everything unchanged
-                except random states, and buffers that the forward pass has changed, such as
-                BatchNorm's.
-            RuntimeError: An earlier update was interrupted after the optimizer's step began and
-                before the update was counted (if the model is wrapped, anywhere); or
-                `DistributedDataParallel` did not average the gradients.
+            TypeError, ValueError: One of these:
+
+                - `loss_fn` returned neither a loss nor a pair, or a carry of a different structure.
+                - `count` is missing or not an integer.
+                - A scheduler was attached to the optimizer, or its parameters have changed.
+
+                Unless the model is wrapped, you can call the `TrainStep` again. An error in
+                `loss_fn` leaves everything unchanged except random states, and buffers that the
+                forward pass has changed, such as BatchNorm's.
+            RuntimeError: One of these:
+
+                - An earlier update was interrupted after the optimizer's step began and before the
+                  update was counted. If the model is wrapped, it was interrupted anywhere. The
+                  message says how to resume.
+                - `DistributedDataParallel` did not average the gradients.
         """
         self._status.check()
         self._status.begin_update()
@@ -397,10 +408,15 @@ class TrainStep:
                 the `TrainStep` was built with.
 
         Raises:
-            ValueError: The state is not that of a `TrainStep`, is malformed, or was saved by a
-                different version. It belongs to a different curve or clock (unless `strict` is
-                False), optimizer, precision or carry, to a model of different shapes or dtypes, or
-                to other parameters, another order or other groups. Or a scheduler is attached.
+            ValueError: One of these:
+
+                - The state is not that of a `TrainStep`, is malformed, or was saved by a different
+                  version.
+                - It belongs to a different curve or clock (unless `strict` is False), optimizer,
+                  precision or carry, or to a model of different shapes or dtypes.
+                - The optimizer's parameters are different ones, in a different order or in
+                  different groups.
+                - A scheduler is attached to the optimizer.
             Exception: Any error that the `load_state_dict` of the model or an optimizer raises,
                 such as torch's RuntimeError for missing keys.
 
