@@ -23,8 +23,8 @@ def multiplier(table: Table, step: Tensor) -> Tensor:
         multiplier(tensors(curve.table), step) = curve(step)
 
     The bits are those of `curve(step)`, in eager mode, under `torch.compile(fullgraph=True)`, under
-    `torch.func.vmap` over steps, and in a CUDA graph; on GPUs only an earlier form of the table was
-    tested (`docs/how_it_works.md`). The host never waits for the device.
+    `torch.func.vmap` over steps, and in a CUDA graph. On GPUs, only an earlier form of the table
+    was tested (`docs/how_it_works.md`). The host never waits for the device.
 
     The table is an ordinary input: without a recompilation, compiled code accepts the table of a
     different curve if its arrays have the same shapes.

@@ -21,7 +21,7 @@ _is_suppressed = ContextVar("is_suppressed", default=False)
 
 
 class CurveWarning(UserWarning):
-    """A warning about a likely mistake: a `UserWarning`.
+    """A `UserWarning` about a likely mistake.
 
     The message says what is suspicious, and what to write instead. It points at the line of the
     user's call; inside a trainer, at the trainer's line. A curve gives each of its warnings once,

@@ -19,10 +19,10 @@ once for both packages), `position` (where a run is, and what moves it).
 To add a hold rule:
 
 1. In `rules`, write the class, a frozen dataclass `class Name(HoldRule, kind="name")`, and its
-   state, a NamedTuple of int32 scalars, then float32 scalars, at least one of each. `_update`
-   returns the next state, and True if the rule holds the curve. It may use only operators and
-   `xp.where`, and keeps the dtype of a field: `xp.where(condition, 1, state.field)`. It reads one
-   number per update, the metric that the program passes.
+   state, a NamedTuple of int32 and float32 scalars. `_update` returns the next state, and True if
+   the rule holds the curve. It may use only operators and `xp.where`, and keeps the dtype of a
+   field: `xp.where(condition, 1, state.field)`. It reads one number per update, the metric that the
+   program passes.
 2. Add the class to `AnyHoldRule`.
 3. In `tests/support/clocks/rules.py`, add a simulation, a strategy and samples. `Below` is the
    nearest model, and `UntilFlat` for a rule that holds only plateaus.

@@ -31,15 +31,15 @@ class DataClock(Storable, kind="data"):
 
     Pass a `DataClock` as `clock=` to `lambda_lr`, `TrainStep`, `CurveScheduler`, `scale_by_curve`
     or `resume_record`. Each update then passes its samples or tokens, `step(count=n)`: the sum over
-    its micro-batches and over all ranks. Only a call of a `TrainStep` takes the count of its rank,
-    and adds up those of all ranks.
+    its micro-batches and over all ranks. A `TrainStep` instead takes the count of its own rank, and
+    adds up the ranks.
 
     `unit` and `count` are also attributes. They may be text: `"64000"`, `"64k"`, `"1.5M"`, `"2B"`.
 
     Args:
         unit: Samples or tokens in one step of the curve: 1 to 2⁶², in JAX to 2³⁰. Take at most the
-            smallest batch size, so that each update moves the curve; but not 1 token, for which a
-            curve has billions of steps.
+            smallest batch, so that every update moves the curve. Do not take 1 token: the curve
+            would have billions of steps.
         count: Samples or tokens that each update consumes, on all ranks together: 1 to 2⁶² - 1, in
             JAX to 2³⁰. An update may pass a different number: `step(count=n)`, or in optax
             `update(..., count=n)`. If you leave out `count` here, every update must pass it. A

@@ -42,8 +42,8 @@ class HoldUntilFlat(HoldRule, kind="hold_until_flat"):
     never held.
 
     A run under a hold rule makes more than `total_steps` updates. Loop over the steps of the curve,
-    `while scheduler.curve_step < curve.total_steps`, or the run ends before its decay. With a
-    `TrainStep`, read `result.curve_step`; in JAX, `optax.tree.get(state, "curve_step")`.
+    `while scheduler.curve_step < curve.total_steps`. Otherwise the run ends before its decay. With
+    a `TrainStep`, read `result.curve_step`; in JAX, `optax.tree.get(state, "curve_step")`.
 
     Pass a hold rule, or a list of them, as `clock=` to `lambda_lr`, `TrainStep`, `CurveScheduler`,
     `scale_by_curve` or `resume_record`. The arguments are also attributes.
@@ -178,7 +178,7 @@ class HoldBelow(HoldRule, kind="hold_below"):
 
     After this update, and after the next `steps` - 1 updates, the run stays at its step of the
     curve. Every other update moves it to the next step. The value is reached only once. Pass the
-    rule as `clock=`, as a `HoldUntilFlat`; for several values, pass a list of hold rules:
+    rule as `clock=`, like `HoldUntilFlat`; for several values, pass a list of hold rules:
     `[HoldBelow(0.5, 100), HoldBelow(0.2, 300)]`. The arguments are also attributes.
 
     A metric is the number that an update passes to the hold rule, such as its loss. A reading

@@ -34,7 +34,7 @@ class Curve(Storable):
     the same class and arguments. The `repr` of a curve is a Python expression that builds it.
 
     Every multiplier is a float32 within 0.500000001 units in the last place of the exact curve, 0
-    below 2⁻¹²⁶, and has the same bits in NumPy, JAX and PyTorch; on GPUs only an earlier form of
+    below 2⁻¹²⁶, and has the same bits in NumPy, JAX and PyTorch. On GPUs, only an earlier form of
     the table was tested (`docs/how_it_works.md`). Multipliers never rise within a falling segment
     and never fall within a rising one.
 
@@ -267,7 +267,7 @@ class Curve(Storable):
         return difference is None or step <= difference
 
     def first_difference(self, other: "Curve") -> int | None:
-        """Return the first step at which the curves differ (see `same_until`); None if none does.
+        """Return the first step at which the curves differ (`same_until`); None if they never do.
 
         Args:
             other: The curve to compare with.

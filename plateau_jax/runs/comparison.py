@@ -128,8 +128,8 @@ def _peak_difference(
             continues = f"The run continues with {peak}"
             if owner.keeps_saved_base:
                 continues = (
-                    f"The run continues with {before}: build it with this {owner.base_noun}; to "
-                    f"change it, call {owner.base_setter}(…) after the load"
+                    f"The run continues with {before}: start with this {owner.base_noun}, or call "
+                    f"{owner.base_setter}(…) after the load"
                 )
             problem = f"{group} was saved with a {owner.base_noun} of {before}, now {peak}"
             return _Difference(

@@ -32,9 +32,10 @@ def resume_record(
 
     Save it with an optax state, or in the state of a trainer: such a state contains the step of the
     curve, but not the curve, its clock and the peak. If a run uses several curves, or a curve with
-    several peaks, save a record of each. In flax, save `json.dumps(record)`, because its
-    serialization turns lists into dictionaries. The states of `lambda_lr` and `TrainStep` contain a
-    record of each parameter group, under `"records"`.
+    several peaks, save a record of each. In flax, whose serialization turns lists into
+    dictionaries, save `json.dumps(record)`, and pass `json.loads(text)` to `check_resume`. The
+    states of `lambda_lr` and `TrainStep` contain a record of each parameter group, under
+    `"records"`.
 
     Args:
         curve: The curve of the run.

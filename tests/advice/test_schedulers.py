@@ -54,7 +54,7 @@ def test_overwritten_learning_rate(lrs, peak):
     current = lrs_of(optimizer)
     scheduler = lambda_lr(optimizer, CURVE)
     with warns(
-        'write del group["initial_lr"] before scheduler is built or the group is added. To '
+        'write del group["initial_lr"] before you build scheduler or add the group. To '
         f"schedule 0.1, call scheduler.set_peak({peak}). To resume a run, call "
         "scheduler.load_state_dict(state)."
     ):
@@ -155,8 +155,7 @@ def test_base_that_differs_from_the_saved_one(option):
     optimizer, part = build(0.2)
     optimizer.load_state_dict(states[0])
     with warns(
-        f"The run continues with 0.1: build it with this {name}; to change it, call {setter}(…) "
-        "after the load"
+        f"The run continues with 0.1: start with this {name}, or call {setter}(…) after the load"
     ):
         part.load_state_dict(states[1])
 

@@ -52,8 +52,8 @@ def build_with_written_lr(*, deletes_peak=False):
 def test_overwritten_learning_rate():
     step = build_with_written_lr()
     with warns(
-        'To schedule 0.25, write del group["initial_lr"] before train_step is built or the group '
-        "is added. To schedule 0.1, call train_step.set_peak([0.1, 0.2]). To resume a run, call "
+        'To schedule 0.25, write del group["initial_lr"] before you build train_step or add the '
+        "group. To schedule 0.1, call train_step.set_peak([0.1, 0.2]). To resume a run, call "
         "train_step.load_state_dict(state)."
     ):
         step(BATCH)
@@ -86,8 +86,8 @@ def test_peak_that_differs_from_the_saved_one(states):
     model = Net()
     step = TrainStep(model, AdamW(model.parameters(), lr=0.2), mean_loss, CURVE)
     with warns(
-        "The run continues with 0.1: build it with this peak; to change it, call "
-        "train_step.set_peak(…) after the load"
+        "The run continues with 0.1: start with this peak, or call train_step.set_peak(…) after "
+        "the load"
     ):
         step.load_state_dict(states[0])
 

@@ -2,7 +2,9 @@
 
 import re
 from random import Random
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, example, given, strategies as st
@@ -221,6 +223,34 @@ def test_compiled_rules_decide_as_uncompiled_ones():
         if update == 75:
             compiled.write_state(eager.position_of(last), eager.peaks, last.skipped)
     assert 0 < last.applied - last.curve_step < last.applied  # the rules have held the curve
+
+
+class Previous(NamedTuple):
+    now: Any
+    before: Any
+
+
+class RuleWithPrevious:
+    """Its next state contains a scalar of the one before."""
+
+    def _initial_state(self):
+        return Previous(np.float32(0), np.float32(0))
+
+    def _update(self, xp, state, starts_plateau, metric, is_finite):
+        return Previous(metric, state.now), metric < 0
+
+    def _after_step(self, xp, state, stays_held):
+        return state
+
+
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_rule_may_move_a_scalar_of_its_state(is_compiled):
+    checked = CheckedClock(rules=(RuleWithPrevious(),))
+    clock = DeviceClock([PlateauCurve(10)], [0.5], CPU, checked, is_compiled=is_compiled)
+    for loss in (3.0, 2.0, 1.0):
+        clock.count_update(torch.tensor(False), torch.tensor(loss))
+    position = clock.position_of(clock.read_counters())
+    assert position.rule_states == (Previous(1.0, 2.0),)
 
 
 def test_clock_reads_nothing_and_keeps_its_tensors():

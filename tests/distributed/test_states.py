@@ -12,6 +12,7 @@ from support.training.models import batches
 from support.training.steps import make_step
 from support.trees import assert_equal_trees
 from torch import distributed
+from torch.distributed.tensor import DTensor
 
 from torch_bridge.training.distributed.plain_names import plain_state
 from torch_bridge.training.distributed.processes import rank
@@ -57,6 +58,23 @@ def test_resume_matches_uninterrupted_run(parallelism):
         resumed_losses = [update(resumed, 3), update(resumed, 4)]
         assert resumed_losses == losses
         assert_equal_trees(gathered(resumed.state_dict()), expected)
+
+
+def test_whole_moments_are_cut_before_torch_loads_them():
+    """On a GPU, the whole moments of all parameters might not fit."""
+    step = step_under("fsdp")
+    update(step, 0)
+    resumed = step_under("fsdp")
+    loaded = []
+
+    def record(optimizer):
+        for values in optimizer.state.values():
+            loaded.extend(values.values())
+
+    resumed.optimizer.register_load_state_dict_post_hook(record)
+    resumed.load_state_dict(gathered(step.state_dict()))
+    assert loaded
+    assert all(isinstance(value, DTensor) or value.dim() == 0 for value in loaded)
 
 
 def test_shards_are_not_loaded_by_an_unsharded_model():

@@ -1,9 +1,8 @@
 """The API reference: Markdown from the docstrings, for GitHub and the site.
 
-`python -m docs.reference`, in `tests/`, writes it. `docs/reference/index.md` lists the
-names of each chapter; what follows a name there is the first line of its docstring, and its
-methods. The guides that a chapter begins with are written by hand, and so is the list of types in
-the index.
+`python -m docs.reference`, in `tests/`, writes it. `docs/reference/index.md` lists the names of
+each chapter; after each it has the first line of the docstring, and the methods. The guides that a
+chapter begins with are written by hand, and so is the list of types in the index.
 """
 
 import re

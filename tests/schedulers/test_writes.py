@@ -271,7 +271,7 @@ def test_value_written_before_a_second_phase_warns(run):
     part, setter = ("scheduler", "set_peak") if name == "lr" else ("follower", "set_base_value")
     message = (
         rf"\[1\] has {name} = 0\.07, .* {base_key} = 0\.25"
-        rf".*write del group\[.{base_key}.\] before {part} is built or the group is added"
+        rf".*write del group\[.{base_key}.\] before you build {part} or add the group"
         rf".* call {part}\.{setter}\(\[0\.5, 0\.25\]\)"
         rf"\. To resume a run, call {part}\.load_state_dict\(state\)"
     )

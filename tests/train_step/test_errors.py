@@ -12,7 +12,7 @@ from support.raises import raises
 from support.training.models import Net, batches, mean_loss
 from support.training.steps import CURVE, make_step
 from torch import nn
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import LBFGS, SGD, Adam, AdamW
 
 from plateau_jax import DataClock
 from torch_bridge import TrainStep
@@ -93,6 +93,9 @@ def test_wrong_optimizer(model):
 
 def test_wrong_optimizers(model, optimizer, optimizers):
     first, last = optimizers
+    lbfgs = LBFGS(model.last.parameters())
+    with raises(TypeError, "LBFGS needs a closure", unchanged=[model, first, lbfgs]):
+        TrainStep(model, [first, lbfgs], mean_loss, CURVE)
     with raises(ValueError, "2 parameters", "several optimizers", unchanged=[optimizer, first]):
         TrainStep(model, [optimizer, first], mean_loss, CURVE)
     with raises(ValueError, "curve has length 3, and optimizers 2", unchanged=[first, last]):
@@ -141,8 +144,7 @@ def used_optimizer(model):
     """An optimizer that has made an update without a schedule."""
     optimizer = Adam(model.parameters())
     mean_loss(model, BATCH).backward()
-    for _ in range(3):
-        optimizer.step()
+    optimizer.step()
     return optimizer
 
 

@@ -61,7 +61,7 @@ def first_step_past_end(curves: Sequence[Curve]) -> int:
 
 
 def stuck_message(step: int, unit: int, consumed: int) -> str:
-    """Return the warning about updates, whose number the caller names, that consume too little."""
+    """Return the warning about updates that consume too little; the caller adds their number."""
     return (
         f"the curve stays at step {step}, where every learning rate is 0, so no weight changes: "
         f"the updates consumed {consumed} in all, with unit = {unit}. Choose a unit of at most "

@@ -39,8 +39,9 @@ _TOO_FEW_CHECK = 168
 class StepAdvice:
     """The warnings before the updates of one scheduler's optimizer, from the position `began` on.
 
-    `value_message` is the warning before update 0, or "", and the only one unless `counts_steps`.
-    `was_loaded` says that the optimizer seems to have been loaded before the scheduler was built.
+    `value_message` is the warning before update 0, or "". Without `counts_steps`, it is the only
+    one. `was_loaded` says that the optimizer seems to have been loaded before the scheduler was
+    built.
     """
 
     def __init__(
@@ -172,9 +173,9 @@ def call_before_updates(
     """Call a method of a scheduler before each update of its optimizer.
 
     The reference to the scheduler is weak: an optimizer keeps its hooks, and must not keep a
-    scheduler that nobody uses any more. If it is not new, it gets a hook only if there is none: one
-    of the program may be running, or its own may still be there. Return a function that removes the
-    hook; None if there is no new one.
+    scheduler that nobody uses any more. A scheduler that is not new gets a hook only if the
+    optimizer has none: a hook of the program may be running, and its own may still be there.
+    Return a function that removes the hook; None if there is no new one.
     """
     for inner in unwrap(optimizer):
         hooks = getattr(inner, "_optimizer_step_pre_hooks", None)
@@ -211,7 +212,7 @@ def seems_loaded(optimizer: Optimizer) -> bool:
     if getattr(optimizer, "_opt_called", False):
         return False
     has_peak = any("initial_lr" in group for group in groups_of(optimizer))
-    return has_peak and updates_made(optimizer) != 0
+    return has_peak and updates_made(optimizer) not in (0, 1)  # a single one may be torch's
 
 
 def _is_capturing() -> bool:

@@ -65,7 +65,7 @@ def value_messages(
         yield (
             f"param_groups[{index}] has {option} = {shown}, but its {key} = {shown_base}, so the "
             f'{option} is overwritten. To schedule {shown}, write del group["{key}"] before '
-            f"{owner} is built or the group is added. To schedule {shown_base}, call "
+            f"you build {owner} or add the group. To schedule {shown_base}, call "
             f"{setter}({bases}). To resume a run, call {owner}.load_state_dict(state). If one of "
             f"torch's schedulers wrote {option}, nothing is wrong"
         )

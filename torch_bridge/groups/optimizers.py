@@ -78,8 +78,8 @@ MOMENTUM = "momentum_buffer"
 def updates_made(optimizer: Optimizer) -> int | None:
     """Return the number of updates that an optimizer's state shows, the most of any parameter.
 
-    None if the state shows that there were updates, but not how many, as for SGD with momentum. A
-    single update counts as none: torch's `get_optimizer_state_dict` makes one to create the states.
+    None if the state shows that there were updates, but not how many, as for SGD with momentum. If
+    it shows one, this may be torch's own: `get_optimizer_state_dict` makes it to create the states.
     Steps on a device are read, which synchronizes with it: call this when something is built or
     loaded, not per update.
     """
@@ -106,7 +106,7 @@ def _steps_in(state: dict[str, Any]) -> int:
         step = step.item()
     if not isinstance(step, int | float):
         return 0
-    return int(step) if step > 1 else 0
+    return max(int(step), 0)
 
 
 def _is_nonzero(moment: Any) -> bool:

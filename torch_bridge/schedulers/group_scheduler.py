@@ -2,7 +2,7 @@
 
     group[option] = float32(float32(base) · curve(step))
 
-Reading changes nothing.
+Reading a scheduler changes nothing; a step, a load or a new base does.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,7 +137,8 @@ class GroupScheduler(LRScheduler):
         self._groups: list[dict[str, Any]] = []
         """The groups, as of the last call of `_accept`; removed ones are forgotten."""
         self._values: list[Any] = []
-        """What was written last into each of them."""
+        """What was written last into each of them; after a change of the groups or bases, the
+        curve's values, until the next write."""
         self._schedules = Schedules([], [])
         """Their curves and bases as of then. The base of a new group is read once, and kept here,
         in `base_lrs`, and in the group, where the next scheduler finds it."""
@@ -563,7 +564,7 @@ class GroupScheduler(LRScheduler):
         self._last_lr = [*self._values]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_stop_counting": None}  # the hook is the original's
+        return {**vars(self), "_advice": None, "_stop_counting": None}  # the original counts
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -42,6 +42,26 @@ def test_state_loads_into_other_memory_format(name):
     torch.testing.assert_close(plain.weight, expected, rtol=1e-5, atol=1e-6)
 
 
+class CountingAdam(torch.optim.Adam):
+    """Keeps a state that belongs to no parameter."""
+
+    def step(self):
+        self.state["calls"] = {"number": self.state["calls"].get("number", 0) + 1}
+        super().step()
+
+
+def test_state_of_a_subclass_that_belongs_to_no_parameter():
+    steps = []
+    for _ in range(2):
+        model = Net()
+        optimizer = CountingAdam(model.parameters())
+        steps.append(make_step(model=model, optimizer=optimizer))
+    step, resumed = steps
+    train(step, batches(3))
+    resumed.load_state_dict(step.state_dict())
+    assert resumed.optimizer.state["calls"] == {"number": 3}
+
+
 def foreign_step(model):
     optimizer = Foreign(model.parameters())
     return make_step(model=model, optimizer=optimizer, loss_fn=square_loss)

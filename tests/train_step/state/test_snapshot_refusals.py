@@ -5,9 +5,11 @@ from functools import partial
 import pytest
 import torch
 from support.raises import raises
-from support.training.models import batches, counting_loss
+from support.training.models import Net, batches, counting_loss
+from support.training.optimizers import Foreign
 from support.training.steps import make_step, train
 from support.trees import assert_equal_trees
+from torch.optim import SGD
 from train_step.kinds_of_run import KINDS
 
 from plateau_jax import CurveWarning, PlateauCurve
@@ -109,6 +111,25 @@ def test_loss_scale_with_which_every_update_is_skipped(scale):
     check_rejected(
         step, {**step.state_dict(), "loss_scale": scale}, "every update would be skipped"
     )
+
+
+def test_dampening_that_fused_sgd_rejects():
+    model = Net()
+    plain = SGD(model.parameters(), lr=0.1, momentum=0.9, dampening=0.5, fused=False)
+    saved = make_step(model=model, optimizer=plain).state_dict()
+    model = Net()
+    fused = SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+    step = make_step(model=model, optimizer=fused)
+    check_rejected(step, saved, "dampening, which needs fused=False")
+    train(step, batches(1))
+
+
+def test_dampening_of_another_library_is_left_to_it():
+    model = Net()
+    optimizer = Foreign(model.parameters())
+    optimizer.param_groups[0].update(momentum=0.9, dampening=0.5, fused=True)
+    step = make_step(model=model, optimizer=optimizer)
+    step.load_state_dict(step.state_dict())
 
 
 def test_load_warns_of_a_peak_set_before_the_first_update():

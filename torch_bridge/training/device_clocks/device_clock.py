@@ -112,7 +112,7 @@ class DeviceClock:
         self._multipliers = _multipliers(self.curves, self._unit)
         """On the host, for each step and group: the table divided by the peaks."""
         self._table = torch.empty(self._multipliers.shape, dtype=torch.float32, device=device)
-        # From the last step of the table on all curves are constant.
+        # From the last step of the table on, all curves are constant.
         self._last_step = torch.tensor([len(self._multipliers) - 1], device=device)
         self._step_in_table = torch.zeros_like(self._last_step)
 

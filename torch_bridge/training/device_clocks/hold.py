@@ -47,10 +47,15 @@ class Hold:
     ) -> Tensor:
         starts_plateau = (self._flat_starts == curve_step).any()
         new_states, is_held = decide(torch, self._rules, states, starts_plateau, metric)
-        # Not torch._foreach_copy_: compiled by torch 2.13, it writes before later reads.
-        for state, new_state in zip(states, new_states, strict=True):
-            for scalar, value in zip(state, new_state, strict=True):
-                scalar.copy_(torch.where(skip, scalar, value))
+        scalars = list(chain.from_iterable(states))
+        kept = [
+            torch.where(skip, scalar, value)
+            for scalar, value in zip(scalars, chain.from_iterable(new_states), strict=True)
+        ]
+        # Only now, because a new value may be a different scalar of the old state. And not by
+        # torch._foreach_copy_: compiled by torch 2.13, it writes before later reads.
+        for scalar, value in zip(scalars, kept, strict=True):
+            scalar.copy_(value)
         return is_held
 
     def read_states(self) -> tuple[Any, ...]:

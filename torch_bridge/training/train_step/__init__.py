@@ -13,9 +13,8 @@ the counters, when it reads them:
 `step` (the class, with `result`); `update` (the order of an update); `loss`, `loss_call` and
 `loss_normalizer` (what a loss function returns, how it is called, what divides it); `gradients`;
 `precision`; `optimizer_checks`, `steppers` (steps of the optimizers), `fused_sgd` (workarounds for
-two defects of torch);
-`cuda_graphs` (capture, replay, guards); `status` (what an interrupted update or load makes the step
-reject); `step_state` and `optimizer_states`; `run_warnings`.
+two defects of torch); `cuda_graphs` (capture, replay, guards); `status` (what an interrupted update
+or load makes the step reject); `step_state` and `optimizer_states`; `run_warnings`.
 
 To add a precision, add its name to `PrecisionName`, and its `autocast` and its `scale` to
 `Precision`; no other file makes a decision by the name of a precision. Reject it there on devices

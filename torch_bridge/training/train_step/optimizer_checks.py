@@ -1,5 +1,6 @@
 """The optimizers of a training step: checked, and unwrapped from trainers' wrappers."""
 
+import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -68,7 +69,8 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     """Check that a training step can use these unwrapped optimizers.
 
     Raises:
-        TypeError: An argument is not an optimizer, or it updates in two steps, as SAM does.
+        TypeError: An argument is not an optimizer; its `step` needs a closure; or it updates in two
+            steps, as SAM does.
         ValueError: A parameter is not the model's, or occurs twice; or an optimizer
             has a non-standard `state_dict`.
     """
@@ -79,6 +81,12 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
                 f"{type(optimizer).__name__} updates in first_step() and second_step(), with a "
                 "second backward pass in between, which a TrainStep cannot give; use a different "
                 "optimizer, or lambda_lr in a loop"
+            )
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise TypeError(
+                f"{type(optimizer).__name__} needs a closure, which a TrainStep cannot give; use a "
+                "different optimizer"
             )
         if not is_standard_state(optimizer, optimizer.state_dict()):
             raise ValueError(

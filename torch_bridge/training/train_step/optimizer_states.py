@@ -44,7 +44,7 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
 
 
 def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
-    """Reject, before anything is loaded, a state that `load_optimizer` or torch would reject.
+    """Reject, before anything is loaded, a state that torch would load wrongly.
 
     Raises:
         ValueError: It does not have torch's form, or groups of different sizes; or as
@@ -57,11 +57,16 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
             f"{group_sizes(groups_of(optimizer))} parameters"
         )
     if _derives_from_torch(optimizer):
-        foreign = list(state["state"].keys() - set(_numbers_in(state)))
+        foreign = state["state"].keys() - set(_numbers_in(state))
+        foreign = [key for key in foreign if str(key).isdecimal()]  # a subclass may add others
         if foreign:  # torch would ignore them, for instance "0" in place of 0
             raise ValueError(
                 f"state_dict['optimizer'] has moments of parameters that no group has: {foreign}"
             )
+    for group, saved in zip(groups_of(optimizer), state["param_groups"], strict=True):
+        is_fused_sgd = isinstance(optimizer, torch.optim.SGD) and group.get("fused")
+        if is_fused_sgd and saved.get("momentum") and saved.get("dampening"):
+            raise ValueError("state_dict['optimizer'] has dampening, which needs fused=False")
     _check_shapes_for_fused(optimizer, state)
 
 
@@ -122,7 +127,7 @@ def check_same_parameters(names: Sequence[list[str]], saved: Sequence[list[str]]
 
 
 def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
-    """Copy a saved state, but keep what this optimizer has and the state may lack."""
+    """Copy a saved state, with this optimizer's implementation and its missing options."""
     copied = pytree.tree_map(_copy_leaf, state)
     for group, saved in zip(groups_of(optimizer), copied["param_groups"], strict=True):
         # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
@@ -132,6 +137,13 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
         saved.pop("param_names", None)  # torch then keeps this optimizer's
         for name in group.keys() & optimizer.defaults.keys():  # that the saved state may lack
             saved.setdefault(name, group[name])
+    # Before the load, in which torch moves every value to its parameter's device: whole moments
+    # take many times the memory of a shard.
+    for parameter, number in zip(parameters_of(optimizer), _numbers_in(copied), strict=True):
+        values = copied["state"].get(number, {})
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                values[name] = shard_like(parameter, value)
     return copied
 
 
@@ -197,23 +209,23 @@ def _restore_dtypes_of(
 
 
 def _lay_out_moments(optimizer: Optimizer) -> None:
-    """Shard moments like their parameters, and give those of torch's optimizers their layout."""
+    """Give the moments of torch's optimizers the sharding and the layout of their parameters."""
     # Fused CPU kernels read a parameter and its moments in memory order, and ignore their strides.
     # If the layouts differed, such as channels_last and contiguous, an element would get the
     # moments of a different one: a 2 × 2 matrix is stored by rows as 00, 01, 10, 11, but by columns
     # as 00, 10, 01, 11. Other optimizers may keep a tensor that merely has the parameter's shape;
     # a new layout could change the bits of their products.
-    has_fused_kernels = _derives_from_torch(optimizer)
+    if not _derives_from_torch(optimizer):
+        return
     for parameter in parameters_of(optimizer):
         values = optimizer.state.get(parameter, {})
         for name, value in values.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
-                values[name] = shard_like(parameter, value)
-                if has_fused_kernels:
-                    values[name] = _like_parameter(parameter, values[name])
+                values[name] = _like_parameter(parameter, value)
 
 
 def _like_parameter(parameter: Tensor, value: Tensor) -> Tensor:
+    value = shard_like(parameter, value)
     if placements_of(value) != placements_of(parameter):
         return value  # some optimizers shard their state differently
     like = torch.empty_like(parameter.detach(), dtype=value.dtype, device=value.device)

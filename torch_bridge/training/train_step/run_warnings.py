@@ -83,7 +83,7 @@ class StartWarning:
             self._read_updates_made()
         made = self._updates_made
         known = [number for number in made if number is not None]
-        if max(known) > 0:
+        if max(known) > 1:  # a single one may be torch's
             self._warn_of_start(describe_updates(max(known)), str(max(known)))
         elif len(known) < len(made):
             self._warn_of_start("the optimizer has made updates", "n")

@@ -65,9 +65,11 @@ class Status:
         self._problem = _RESTART if self._is_distributed else _LOAD
 
     def complete(self) -> None:
-        """Complete the update."""
+        """Complete the update or the load; any earlier problem ends with it."""
         self._problem = ""
 
+    # A load.
+
     def begin_load(self) -> None:
-        """Begin to write a state, which `complete` ends, and any earlier problem with it."""
+        """Begin to write a state, until `complete`."""
         self._problem = _LOAD

@@ -58,7 +58,7 @@ class TrainStep:
     learning rate, and synchronizes with the device.
 
     A call replaces `loss.backward()`, `optimizer.step()`, `scheduler.step()` and
-    `optimizer.zero_grad()`: it drops gradients that are there before, and leaves none. It does not
+    `optimizer.zero_grad()`: it discards existing gradients, and leaves none. It does not
     change the mode of the model, so call `model.train()` yourself.
 
     Not thread-safe. Cannot be copied or pickled: build another `TrainStep`, and load this one's
@@ -410,8 +410,8 @@ class TrainStep:
         Raises:
             ValueError: One of these:
 
-                - The state is not that of a `TrainStep`, is malformed, or was saved by a different
-                  version.
+                - The state is not that of a `TrainStep`, lacks an entry, or was saved by a
+                  different version.
                 - It belongs to a different curve or clock (unless `strict` is False), optimizer,
                   precision or carry, or to a model of different shapes or dtypes.
                 - The optimizer's parameters are different ones, in a different order or in
@@ -438,6 +438,8 @@ class TrainStep:
         self._start_warning = None
         self._steppers.attach()
         self._steppers.write_host_lrs(checked.run.position.step)
+        if self._graphs is not None:
+            self._graphs.drop()  # the guards would count the load as a change
         self._status.complete()
 
     def __repr__(self) -> str:

@@ -81,6 +81,8 @@ class OptimizerSteppers:
         for group in groups_of(optimizers):
             lr = group["lr"]
             self._lr_tensors.append(lr.detach().clone() if isinstance(lr, Tensor) else None)
+        self._is_on_device: dict[Any, bool] = {}
+        self._attached: list[_AttachedGroup] = []
         self.attach()
 
     def check(self) -> None:
@@ -110,9 +112,7 @@ class OptimizerSteppers:
             ValueError: As `check`.
         """
         self.check()
-        self._is_on_device: dict[Any, bool] = {
-            optimizer: _can_skip(optimizer) for optimizer in self._optimizers
-        }
+        self._is_on_device = {optimizer: _can_skip(optimizer) for optimizer in self._optimizers}
         attached: list[_AttachedGroup] = []
         for optimizer, is_on_device in self._is_on_device.items():
             lrs = self._clock.group_lrs if is_on_device else self._lr_tensors
@@ -128,7 +128,8 @@ class OptimizerSteppers:
         self._write_tensors()
         for optimizer, is_on_device in self._is_on_device.items():
             if is_on_device:
-                _record_written_lrs(optimizer)
+                lrs_of_groups = [group["lr"] for group in groups_of(optimizer)]
+                written_values(optimizer)[LEARNING_RATE] = lrs_of_groups
 
     def prepare(self) -> None:
         """Prepare the next update: attach again if the user or a load has changed the groups.
@@ -184,25 +185,25 @@ class OptimizerSteppers:
                 vars(optimizer).pop("found_inf", None)
 
     def write_host_lrs(self, curve_step: int) -> None:
-        """Write the learning rates of a step of the curve into the groups."""
+        """Write the learning rates into the groups of the optimizers that the host steps."""
         lrs = self._clock.lrs_at(curve_step)
-        for attached, lr in zip(self._attached, lrs, strict=True):
-            if attached.lr is None:
-                attached.group["lr"] = lr
-            else:
-                attached.lr.fill_(lr)
-        for optimizer in self._optimizers:
-            _record_written_lrs(optimizer)
+        first = 0
+        for optimizer, is_on_device in self._is_on_device.items():
+            last = first + len(groups_of(optimizer))
+            if not is_on_device:
+                values = written_values(optimizer)[LEARNING_RATE] = lrs[first:last]
+                for attached, lr in zip(self._attached[first:last], values, strict=True):
+                    if attached.lr is None:
+                        attached.group["lr"] = lr
+                    else:
+                        attached.lr.fill_(lr)
+            first = last
 
 
 def _can_skip(optimizer: Optimizer) -> bool:
     """Return True if the device can skip an update; else the host must decide."""
     is_fused = all(group.get("fused") for group in groups_of(optimizer))
     return is_fused and type(optimizer) in _SKIPPING
-
-
-def _record_written_lrs(optimizer: Optimizer) -> None:
-    written_values(optimizer)[LEARNING_RATE] = [group["lr"] for group in groups_of(optimizer)]
 
 
 def check_capturable(optimizer: Optimizer) -> None:
