@@ -59,14 +59,14 @@ def build(
     constructor: Callable[..., Any],
     arguments: Mapping[str, Any],
     path: Path = (),
-    other_cause: str = "",
+    hint: str = "",
 ) -> Any:
     """Call a constructor with arguments by name; errors name the argument by its path."""
     parameters = inspect.signature(constructor).parameters
     for name in arguments:
         if name not in parameters:
             known = f"{constructor.__qualname__}, which has {', '.join(parameters)}"
-            problem = f"{checks.short_repr(name)} is not an argument of {known}{other_cause}"
+            problem = f"{checks.short_repr(name)} is not an argument of {known}{hint}"
             raise ValueError(Message((), problem).within(path))
     required = [name for name, item in parameters.items() if item.default is item.empty]
     for name in required:

@@ -22,9 +22,9 @@ def check_lrs(optimizer, curve, step, peaks):
     assert lrs_of(optimizer) == [curve.learning_rate(step, peak) for peak in peaks]
 
 
-def start(curve, **options):
-    """Return an optimizer of one group with the peak 0.1, and its scheduler."""
-    optimizer = optimizer_with([0.1])
+def start(curve, peak=0.1, **options):
+    """Return an optimizer of one group, and its scheduler."""
+    optimizer = optimizer_with([peak])
     return optimizer, lambda_lr(optimizer, curve, **options)
 
 
@@ -137,44 +137,70 @@ def test_last_epoch_past_the_end():
         check_lrs(optimizer, CURVE, updates, [0.1])
 
 
-@pytest.mark.parametrize("option", ["lr", "weight_decay"])
-def test_base_that_differs_from_the_saved_one(option):
-    def build(base):
-        optimizer = optimizer_with([0.1], weight_decay=0.1)
-        optimizer.param_groups[0][option] = base
-        if option == "lr":
-            return optimizer, lambda_lr(optimizer, CURVE)
-        return optimizer, follow(optimizer, option, CURVE)
+def test_peak_that_differs_from_the_saved_one():
+    optimizer, scheduler = start(CURVE)
+    advance(optimizer, scheduler, 20)
+    states = optimizer.state_dict(), scheduler.state_dict()
 
-    optimizer, part = build(0.1)
-    advance(optimizer, part, 20)
-    states = optimizer.state_dict(), part.state_dict()
-    name = {"lr": "peak", "weight_decay": "base"}[option]
-    setter = {"lr": "scheduler.set_peak", "weight_decay": "follower.set_base_value"}[option]
-
-    optimizer, part = build(0.2)
+    optimizer, scheduler = start(CURVE, peak=0.2)
     optimizer.load_state_dict(states[0])
     with warns(
-        f"The run continues with 0.1: start with this {name}, or call {setter}(…) after the load"
+        "The run continues with 0.1: start with this peak, or call scheduler.set_peak(…) after the "
+        "load"
     ):
-        part.load_state_dict(states[1])
+        scheduler.load_state_dict(states[1])
+
+    for new_peak in (0.1, 0.2):
+        optimizer, scheduler = start(CURVE)
+        optimizer.load_state_dict(states[0])
+        scheduler.load_state_dict(states[1])
+        if new_peak == 0.2:
+            scheduler.set_peak(0.2)
+        advance(optimizer, scheduler, 10)
+        check_lrs(optimizer, CURVE, 30, [new_peak])
+
+
+def test_rollback_to_before_a_new_peak_is_silent():
+    optimizer, scheduler = start(CURVE)
+    advance(optimizer, scheduler, 20)
+    before = scheduler.state_dict()
+    scheduler.set_peak(0.2)
+    after = scheduler.state_dict()
+    scheduler.load_state_dict(before)
+    for state, peak in ((before, 0.1), (after, 0.2)):
+        optimizer, scheduler = start(CURVE)
+        scheduler.load_state_dict(state)
+        check_lrs(optimizer, CURVE, 20, [peak])
+
+
+def follow_weight_decay(base):
+    optimizer = optimizer_with([0.1], weight_decay=base)
+    return optimizer, follow(optimizer, "weight_decay", CURVE)
+
+
+def test_base_that_differs_from_the_saved_one():
+    optimizer, follower = follow_weight_decay(0.1)
+    advance(optimizer, follower, 20)
+    state = follower.state_dict()
+
+    optimizer, follower = follow_weight_decay(0.2)
+    with warns(
+        "The run continues with 0.1: start with this base, or call follower.set_base_value(…) "
+        "after the load"
+    ):
+        follower.load_state_dict(state)
 
     for new_base in (0.1, 0.2):
-        optimizer, part = build(0.1)
-        optimizer.load_state_dict(states[0])
-        part.load_state_dict(states[1])
-        if new_base == 0.2 and option == "lr":
-            part.set_peak(0.2)
-        elif new_base == 0.2:
-            part.set_base_value(0.2)
-        advance(optimizer, part, 10)
-        assert optimizer.param_groups[0][option] == CURVE.learning_rate(30, new_base)
-        saved = part.state_dict()
-        part.load_state_dict(states[1])  # a rollback, also in a run that has set its base
-        optimizer, part = build(0.1)
-        part.load_state_dict(saved)
-        part.step()
-        assert optimizer.param_groups[0][option] == CURVE.learning_rate(31, new_base)
+        optimizer, follower = follow_weight_decay(0.1)
+        follower.load_state_dict(state)
+        if new_base == 0.2:
+            follower.set_base_value(0.2)
+        advance(optimizer, follower, 10)
+        expected = CURVE.learning_rate(30, new_base)
+        assert optimizer.param_groups[0]["weight_decay"] == expected
+        resumed = follow_weight_decay(0.1)[1]
+        resumed.load_state_dict(follower.state_dict())
+        follower.load_state_dict(state)  # back to before the new base
 
 
 # Scheduler steps that do not fit the updates.

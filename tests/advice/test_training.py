@@ -36,17 +36,18 @@ def check_next_lrs(step, curve_step, peaks=(0.1,), curve=CURVE):
 # An optimizer from an earlier run.
 
 
-def build_with_written_lr(*, deletes_peak=False):
-    """Build a step after a scheduler has left its peaks, and the program has written `lr`."""
-    model = Net()
+def optimizers_with_written_lr(model):
+    """Return optimizers after a scheduler has left its peaks, and the program has written `lr`."""
     first = SGD(model.first.parameters(), lr=0.25)
     last = SGD(model.last.parameters(), lr=0.25)
-    for optimizer, peak in ((first, 0.1), (last, 0.2)):
-        (group,) = optimizer.param_groups
-        group["initial_lr"] = peak
-        if deletes_peak:
-            del group["initial_lr"]
-    return TrainStep(model, [first, last], mean_loss, CURVE)
+    first.param_groups[0]["initial_lr"] = 0.1
+    last.param_groups[0]["initial_lr"] = 0.2
+    return first, last
+
+
+def build_with_written_lr():
+    model = Net()
+    return TrainStep(model, optimizers_with_written_lr(model), mean_loss, CURVE)
 
 
 def test_overwritten_learning_rate():
@@ -60,7 +61,12 @@ def test_overwritten_learning_rate():
     train(step, [BATCH] * 6)
     state = step.state_dict()
 
-    step = build_with_written_lr(deletes_peak=True)
+    model = Net()
+    optimizers = optimizers_with_written_lr(model)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            del group["initial_lr"]
+    step = TrainStep(model, optimizers, mean_loss, CURVE)
     train(step, [BATCH] * 4)
     check_next_lrs(step, 4, [0.25, 0.25])
 

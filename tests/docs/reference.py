@@ -59,7 +59,7 @@ def pages() -> Iterator[tuple[Path, str]]:
         text, *_ = path.read_text(encoding="utf-8").partition("\n## ")
         text = re.sub(r".*(?=Guides: )", f"In `{package}` ([all names](index.md)). ", text, count=1)
         for name in names:
-            text = f"{text.rstrip()}\n\n{links.written(entries[package, name], package, name)}"
+            text = f"{text.rstrip()}\n\n{links.link_entry(entries[package, name], package, name)}"
         yield path, text
     yield INDEX, index
 
@@ -102,26 +102,26 @@ class _Links:
     targets: dict[str, str]
     """The target for the full name of each entry and method, and for each type in the index."""
 
-    def written(self, entry: str, package: str, name: str) -> str:
+    def link_entry(self, entry: str, package: str, name: str) -> str:
         """Return an entry with links from its types, and from names outside of their own entry."""
 
-        def written_type(match: re.Match[str]) -> str:
+        def link_type(match: re.Match[str]) -> str:
             type_name, path = match.groups()
             if path == "typing.Self":
                 type_name = name
-            return self._written_type(type_name, path, package)
+            return self._type_link(type_name, path, package)
 
-        def written_types(match: re.Match[str]) -> str:
-            return _as_code(re.sub(r"\[(\w+)\]\(#([\w.]+)\)", written_type, match[1]))
+        def link_types(match: re.Match[str]) -> str:
+            return _as_code(re.sub(r"\[(\w+)\]\(#([\w.]+)\)", link_type, match[1]))
 
-        def written_name(match: re.Match[str]) -> str:
+        def link_name(match: re.Match[str]) -> str:
             target = self._target(match[1], package)
             if target is None or match[1].split(".")[0] == name:
                 return match[0]
             return f"[{match[0]}]({target})"
 
-        text = re.sub(r"<code>(.+?)</code>", written_types, entry)
-        return re.sub(r"(?<!\[)`([\w.]+)`(?!\])", written_name, text)
+        text = re.sub(r"<code>(.+?)</code>", link_types, entry)
+        return re.sub(r"(?<!\[)`([\w.]+)`(?!\])", link_name, text)
 
     def _target(self, name: str, package: str) -> str | None:
         # Both packages have a `multiplier`.
@@ -130,7 +130,7 @@ class _Links:
                 return self.targets[prefix + name]
         return None
 
-    def _written_type(self, name: str, path: str, package: str) -> str:
+    def _type_link(self, name: str, path: str, package: str) -> str:
         """Return a type as a link; an alias of ours without a target as what it stands for."""
         target = self._target(name, package)
         if target:
@@ -142,7 +142,7 @@ class _Links:
         # Fails for a class, which has no value: it belongs in the list of the index.
         for part in self.modules[path].value.iterate(flat=True):
             if isinstance(part, griffe.ExprName):
-                part = self._written_type(part.name, part.canonical_path, package)
+                part = self._type_link(part.name, part.canonical_path, package)
             text += part.replace("'", '"')
         return text
 
