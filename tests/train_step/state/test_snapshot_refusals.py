@@ -65,7 +65,7 @@ def test_neither_of_two_runs_loads_the_state_of_the_other(build, build_other, pa
         (["parameters"], [["first.weight"]], "parameter 1 is missing in the state"),
         (["model", "first.weight"], [1.0], "first.weight: list in the state, torch.float32 of"),
         (["optimizer", "param_groups"], [], "state of AdamW with groups of [4] parameters"),
-        (["optimizer", "state", 2], [1.0], "not the state of a TrainStep: 'list' object has no"),
+        (["optimizer", "state", 2], [1.0], "['state'][2] = [1.0] must be a dictionary"),
         (
             ["optimizer", "state", 1, "exp_avg"],
             torch.zeros(7),

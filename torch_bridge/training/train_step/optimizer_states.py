@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
+from plateau_jax.arguments import checks
 from torch_bridge.groups.optimizers import STEP_COUNT, groups_of, parameters_of
 from torch_bridge.training.distributed.dtensors import clone, placements_of, shard_like
 from torch_bridge.training.distributed.plain_names import without_wrappers
@@ -56,6 +57,13 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
             f"state_dict['optimizer'] is not the state of {class_name} with groups of "
             f"{group_sizes(groups_of(optimizer))} parameters"
         )
+    for number in _numbers_in(state):
+        values = state["state"].get(number, {})
+        if not isinstance(values, Mapping):
+            raise ValueError(
+                f"state_dict['optimizer']['state'][{number!r}] = {checks.short_repr(values)} must "
+                "be a dictionary"
+            )
     if _derives_from_torch(optimizer):
         foreign = state["state"].keys() - set(_numbers_in(state))
         foreign = [key for key in foreign if str(key).isdecimal()]  # a subclass may add others
