@@ -35,8 +35,8 @@ _RATIOS = "Ratios to the first curve, each curve at its own best peak."
 _LIMITS = (
     "They predict neither the loss itself nor the ranking at one fixed peak. In published runs "
     "(124M parameters, AdamW; nothing fitted), ranks by bound and by best loss correlate at 0.87 "
-    "and 0.88 (Spearman; 25000 and 50000 steps), logarithms of the peak and of the best learning "
-    "rate at 0.95 and 0.93. If only the length changes, keep the peak."
+    "and 0.88 (Spearman; 25000 and 50000 steps), logarithms of predicted and best peaks at 0.95 "
+    "and 0.93. If only the length changes, keep the peak."
 )
 
 _OF_SCALED = (
