@@ -95,7 +95,7 @@ class Resumed:
 
 CPU = "--device cpu"
 HINT = "--resume continues as planned"
-OLD_CURVE = "the values differ from step 1 on; to train longer, keep the lengths"
+OLD_CURVE = "the values differ from step 1 on; to train longer, give the phases"
 FIXED_OPTIONS = "--resume: --batch-size, --width, --peak and --seed must not change"
 FEWER_STEPS = WrongArguments(
     "train_gpt.py", f"{CPU} --resume --steps 5", f"; without --steps, {HINT}", status=1
