@@ -1,4 +1,4 @@
-"""An optimizer in two steps, and optimizers with wrappers, hooks or replaced methods."""
+"""An optimizer in two steps, and optimizers with hooks or replaced methods."""
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from support.trees import assert_equal_trees
 
 from plateau_jax import PlateauCurve
 from torch_bridge import follow
-from torch_bridge.training.train_step.optimizer_checks import nested_optimizers
 
 CURVES = [PlateauCurve(40, warmup_steps=4), PlateauCurve(30, decay_shape="linear")]
 
@@ -30,18 +29,6 @@ def test_two_steps_share_one_optimizer(name):
             lr = step(batch).lr.item()
             assert lr == float(group["lr"])
             assert lr == learning_rate(peak, curve, applied)
-
-
-class Wrapper(torch.optim.Optimizer):
-    """Not a trainer's: like Lookahead, it may add to the step of the optimizer inside."""
-
-    def __init__(self, optimizer):
-        self.optimizer = optimizer
-
-
-def test_wrapper_of_a_user_is_not_unwrapped():
-    wrapper = Wrapper(make_optimizer("sgd", Net()))
-    assert nested_optimizers(wrapper) == [wrapper]
 
 
 def test_other_step_wrappers_are_accepted():

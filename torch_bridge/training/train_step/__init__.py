@@ -25,8 +25,4 @@ To add an optimizer whose fused kernels can skip an update on the device, add it
 `steppers`. Try first what a skipped first update leaves behind: see `fused_sgd`. Add the class to
 `FUSED` or `OTHERS` in `tests/support/training/optimizers.py`: every kind of training run then
 covers it. Name it in `docs/training_step.md`.
-
-To support the wrapper of a trainer that keeps the torch optimizer in `.optimizer`, add its package
-to `_TRAINERS` in `optimizer_checks`, if the wrapper adds nothing to an update.
-`tests/train_step/optimizers/test_wrapped_optimizers.py` compares the bits with and without it.
 """

@@ -82,8 +82,8 @@ class LossNormalizer:
             Its contribution to the total that `normalize` takes, detached.
 
         Raises:
-            ValueError: A loss without a gradient (except an empty sum on one rank); a loss and
-                parameters on different devices.
+            ValueError: The loss and the parameters are on different devices.
+            RuntimeError: The loss has no gradient.
         """
         term, weight = loss
         if term.device != self._device:
@@ -97,9 +97,7 @@ class LossNormalizer:
                 term = term / divisor
         elif count > 1:
             term = term / count
-        if not term.requires_grad:
-            self._check_may_lack_gradient(weight)
-        elif self._scale is not None:
+        if self._scale is not None:
             (term * self._scale.factor).backward()
         else:
             term.backward()
@@ -112,18 +110,6 @@ class LossNormalizer:
         if term.dtype.itemsize < 4:
             term = term.float()
         return term
-
-    def _check_may_lack_gradient(self, weight: Tensor | float | None) -> None:
-        """Reject a loss without a gradient, except the sum of an empty micro-batch on one rank."""
-        if weight is not None and self._size == 1:
-            return
-        advice = ""
-        if self._size > 1:
-            advice = (
-                ", but the other ranks wait for one: run the model even on an empty micro-batch, "
-                "and return (loss.sum(), 0)"
-            )
-        raise ValueError(f"the loss has no gradient with respect to any parameter{advice}")
 
     def normalize(
         self,

@@ -1,4 +1,4 @@
-"""The optimizers of a training step: checked, and unwrapped from trainers' wrappers."""
+"""Checks of the optimizers of a training step, and what is read from them when it is built."""
 
 import inspect
 from collections.abc import Iterable, Sequence
@@ -16,77 +16,36 @@ from torch_bridge.groups.optimizers import (
     groups_of,
     needs_two_backward_passes,
     parameters_of,
-    unwrap,
 )
 from torch_bridge.groups.options import LEARNING_RATE
 
-_TRAINERS = ("accelerate", "lightning", "lightning_fabric")
-
-
-def _has_base(value: object, name: str) -> bool:
-    """Return True for an instance of a class of this name, whose package may be missing."""
-    return any(base.__name__ == name for base in type(value).__mro__)
-
-
-def as_sequence(optimizer: Any) -> Sequence[Any]:
-    """Return a sequence of optimizers as it is, and one optimizer as a sequence."""
-    if isinstance(optimizer, list | tuple):
-        return cast("Sequence[Any]", optimizer)
-    return [optimizer]
-
-
-def nested_optimizers(optimizer: Any) -> list[Any]:
-    """Return an optimizer and the ones inside it, from the outermost trainer's wrapper to torch's.
-
-    Other wrappers are not unwrapped: an optimizer with an attribute `optimizer` may add to its
-    step, as Lookahead does.
-
-    Raises:
-        TypeError: Lightning's Trainer wrapped it.
-    """
-    nested: list[Any] = []
-    for item in unwrap(optimizer):
-        if _has_base(item, "LightningOptimizer"):
-            raise TypeError(
-                "Lightning's Trainer would not count the updates of a TrainStep: use Fabric, whose "
-                "loop you write, or lambda_lr in the LightningModule"
-            )
-        nested.append(item)
-        if not _is_of_trainer(item):
-            break
-    return nested
-
-
-def _is_of_trainer(optimizer: Any) -> bool:
-    for base in type(optimizer).__mro__:
-        package = base.__module__.partition(".")[0]
-        if package in _TRAINERS:
-            return True
-    return False
+_TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
 
 
 def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
-    """Check that a training step can use these unwrapped optimizers.
+    """Check that a training step can use these optimizers.
 
     Raises:
-        TypeError: An argument is not an optimizer; its `step` needs a closure; or it updates in two
-            steps, as SAM does.
+        TypeError: An argument is not an optimizer, or a trainer has wrapped it; or it needs a
+            closure or a second backward pass, as LBFGS and SAM do.
         ValueError: A parameter is not the model's, or occurs twice; or an optimizer
             has a non-standard `state_dict`.
     """
     for optimizer in optimizers:
         check_optimizer(optimizer)
-        if needs_two_backward_passes(optimizer):
+        packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
+        if not packages.isdisjoint(_TRAINERS):
             raise TypeError(
-                f"{type(optimizer).__name__} updates in first_step() and second_step(), with a "
-                "second backward pass in between, which a TrainStep cannot give; use a different "
-                "optimizer, or lambda_lr in a loop"
+                f"{type(optimizer).__name__} is a trainer's wrapper: give a TrainStep the torch "
+                "optimizer inside, optimizer.optimizer. Lightning's Trainer would not count its "
+                "updates: use Fabric, whose loop you write, or lambda_lr in the LightningModule"
             )
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
+        needs_closure = closure is not None and closure.default is inspect.Parameter.empty
+        if needs_closure or needs_two_backward_passes(optimizer):
             raise TypeError(
-                f"{type(optimizer).__name__} needs a closure, which a TrainStep cannot give; use a "
-                "different optimizer"
+                f"{type(optimizer).__name__} needs a closure or a second backward pass, which a "
+                "TrainStep cannot give: use a different optimizer, or lambda_lr in a loop"
             )
         if not is_standard_state(optimizer, optimizer.state_dict()):
             raise ValueError(
@@ -110,8 +69,8 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         )
 
 
-def check_no_scheduler(optimizers: Iterable[Any]) -> None:
-    """Reject optimizers, or wrappers of them, that have a scheduler.
+def check_no_scheduler(optimizers: Iterable[Optimizer]) -> None:
+    """Reject optimizers that have a scheduler.
 
     Raises:
         ValueError: A scheduler is attached; the message says how to remove it.

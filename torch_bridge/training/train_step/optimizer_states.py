@@ -11,14 +11,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
-from plateau_jax.arguments import checks
-from torch_bridge.groups.optimizers import STEP_COUNT, groups_of, parameters_of
+from torch_bridge.groups.optimizers import STEP_COUNT, groups_of, parameters_of, unwrap
 from torch_bridge.training.distributed.dtensors import clone, placements_of, shard_like
 from torch_bridge.training.distributed.plain_names import without_wrappers
 from torch_bridge.training.train_step.optimizer_checks import (
     group_sizes,
     is_standard_state,
-    nested_optimizers,
 )
 
 _IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
@@ -33,7 +31,7 @@ def load_optimizer(optimizer: Optimizer, state: Any) -> None:
             moment of a fused optimizer does not have its parameter's shape.
         Exception: Any error of the optimizer's `load_state_dict`.
     """
-    inner: Optimizer = nested_optimizers(optimizer)[-1]
+    *_, inner = unwrap(optimizer)
     has_torchs_form = is_standard_state(inner, state)
     if has_torchs_form:
         _check_param_names(groups_of(inner), state["param_groups"])
@@ -57,24 +55,6 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
             f"state_dict['optimizer'] is not the state of {class_name} with groups of "
             f"{group_sizes(groups_of(optimizer))} parameters"
         )
-    for number in _numbers_in(state):
-        values = state["state"].get(number, {})
-        if not isinstance(values, Mapping):
-            raise ValueError(
-                f"state_dict['optimizer']['state'][{number!r}] = {checks.short_repr(values)} must "
-                "be a dictionary"
-            )
-    if _derives_from_torch(optimizer):
-        foreign = state["state"].keys() - set(_numbers_in(state))
-        foreign = [key for key in foreign if str(key).isdecimal()]  # a subclass may add others
-        if foreign:  # torch would ignore them, for instance "0" in place of 0
-            raise ValueError(
-                f"state_dict['optimizer'] has moments of parameters that no group has: {foreign}"
-            )
-    for group, saved in zip(groups_of(optimizer), state["param_groups"], strict=True):
-        is_fused_sgd = isinstance(optimizer, torch.optim.SGD) and group.get("fused")
-        if is_fused_sgd and saved.get("momentum") and saved.get("dampening"):
-            raise ValueError("state_dict['optimizer'] has dampening, which needs fused=False")
     _check_shapes_for_fused(optimizer, state)
 
 
@@ -87,10 +67,9 @@ def _check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> No
     saved_names = [group.get("param_names") for group in saved_groups]
     if None in names or None in saved_names:
         return
-    if not _have_equal_names(names, saved_names):
-        # Either side may have named the parameters of a wrapped model.
-        names = _without_wrappers(names)
-        saved_names = _without_wrappers(saved_names)
+    # Either side may have named the parameters of a wrapped model.
+    names = _without_wrappers(names)
+    saved_names = _without_wrappers(saved_names)
     check_same_parameters(names, saved_names, "param_names")
 
 
@@ -138,7 +117,7 @@ def copy_optimizer_state(optimizer: Optimizer, state: Any) -> Any:
     """Copy a saved state, with this optimizer's implementation and its missing options."""
     copied = pytree.tree_map(_copy_leaf, state)
     for group, saved in zip(groups_of(optimizer), copied["param_groups"], strict=True):
-        # Keep this optimizer's choice of implementation: the saved one may not run on this machine.
+        # The saved implementation may not run on this machine.
         for name in _IMPLEMENTATION_OPTIONS:
             if name in group:
                 saved[name] = group[name]

@@ -3,7 +3,6 @@
 The checks are those that torch's own `load_state_dict` does not make.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, cast
 
@@ -289,18 +288,6 @@ def _check_saved_state(current: TrainStepState, saved: Any) -> None:
     _check_equal(
         "a different carry", _describe_carry(current["carry"]), _describe_carry(saved["carry"])
     )
-    if current["loss_scale"] is not None:
-        _check_loss_scale(saved["loss_scale"])
-
-
-def _check_loss_scale(state: Any) -> None:
-    """Reject a loss scale with which every update would be skipped."""
-    factors = cast("Sequence[Any]", state if isinstance(state, list | tuple) else ())
-    if len(factors) != 2 or not 0 < float(factors[0]) < math.inf:
-        shown = checks.short_repr(state)
-        raise ValueError(
-            f"state_dict has loss_scale = {shown}, with which every update would be skipped"
-        )
 
 
 def _check_shards(current: TrainStepState, saved: Mapping[str, Any]) -> None:

@@ -6,9 +6,9 @@ knowing whether it takes effect, and nothing waits. All other optimizers count t
 host, before any kernel runs. The device cannot undo that, so the host must read the decision first,
 which synchronizes once per update.
 
-The fused kernels read the clock's memory, which takes the place of the groups' `lr`. In other
-groups the host writes floats; but if a group's `lr` was a tensor when the step was built, every
-update fills a copy of it, since an optimizer that compiles its step may reject a number.
+The fused kernels read the clock's memory, which takes the place of the groups' `lr`. So does each
+other group whose `lr` was a tensor when the step was built, since an optimizer that compiles its
+step may reject a number. In all others the host writes floats.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class _AttachedGroup(NamedTuple):
     num_params: int
     fused: bool | None
     lr: Tensor | None
-    """The tensor in its `lr`; None if the host writes a float."""
+    """The clock's tensor in its `lr`; None if the host writes a float."""
 
     def is_current(self, group: dict[str, Any]) -> bool:
         """Return False if the user or a load has changed the group."""
@@ -54,7 +54,6 @@ class OptimizerSteppers:
 
     Args:
         optimizers: The torch optimizers; the clock has their groups in this order.
-        nested: The same optimizers, and the trainers' wrappers around them.
         clock: Computes the learning rates.
         status: Knows when the optimizers begin to move weights.
         cuda_graph: True if the update is captured in CUDA graphs.
@@ -63,24 +62,18 @@ class OptimizerSteppers:
     def __init__(
         self,
         optimizers: Sequence[Optimizer],
-        nested: Sequence[Any],
         clock: DeviceClock,
         status: Status,
         *,
         cuda_graph: bool,
     ) -> None:
         self._optimizers = optimizers
-        self._nested = nested
         self._clock = clock
         self._status = status
         self._cuda_graph = cuda_graph
         self._parameter_ids = self._current_parameter_ids()
-        self._lr_tensors: list[Tensor | None] = []
-        """A copy of the tensor that each group had as `lr` when the step was built, since other
-        groups may have the same one; None for a number."""
-        for group in groups_of(optimizers):
-            lr = group["lr"]
-            self._lr_tensors.append(lr.detach().clone() if isinstance(lr, Tensor) else None)
+        self._had_tensors = [isinstance(group["lr"], Tensor) for group in groups_of(optimizers)]
+        """True for each group whose `lr` was a tensor when the step was built."""
         self._is_on_device: dict[Any, bool] = {}
         self._attached: list[_AttachedGroup] = []
         self.attach()
@@ -93,7 +86,7 @@ class OptimizerSteppers:
                 ones; fused SGD does not train parameters of this dtype; or a CUDA graph cannot
                 capture them.
         """
-        check_no_scheduler(self._nested)
+        check_no_scheduler(self._optimizers)
         if self._current_parameter_ids() != self._parameter_ids:
             raise ValueError(
                 "the optimizer has different parameters, or different groups of them, from those "
@@ -115,13 +108,15 @@ class OptimizerSteppers:
         self._is_on_device = {optimizer: _can_skip(optimizer) for optimizer in self._optimizers}
         attached: list[_AttachedGroup] = []
         for optimizer, is_on_device in self._is_on_device.items():
-            lrs = self._clock.group_lrs if is_on_device else self._lr_tensors
             for group in groups_of(optimizer):
                 index = len(attached)
                 group["initial_lr"] = self._clock.peaks[index]  # as a torch scheduler does
                 params = group["params"]
                 fused = group.get("fused")
-                attached.append(_AttachedGroup(group, params, len(params), fused, lrs[index]))
+                lr = None
+                if is_on_device or self._had_tensors[index]:
+                    lr = self._clock.group_lrs[index]
+                attached.append(_AttachedGroup(group, params, len(params), fused, lr))
         # `prepare` compares it with the optimizers, so that the next update attaches again after an
         # interrupt anywhere before.
         self._attached = attached
@@ -145,7 +140,7 @@ class OptimizerSteppers:
         if not are_current or len(groups) != len(attached):
             self.attach()
             return
-        check_no_scheduler(self._nested)
+        check_no_scheduler(self._optimizers)
         self._write_tensors()
 
     def _write_tensors(self) -> None:
@@ -195,8 +190,6 @@ class OptimizerSteppers:
                 for attached, lr in zip(self._attached[first:last], values, strict=True):
                     if attached.lr is None:
                         attached.group["lr"] = lr
-                    else:
-                        attached.lr.fill_(lr)
             first = last
 
 
@@ -212,16 +205,10 @@ def check_capturable(optimizer: Optimizer) -> None:
     Raises:
         ValueError: The optimizer is not fused, or not capturable.
     """
-    groups = groups_of(optimizer)
-    class_name = type(optimizer).__name__
-    if not _can_skip(optimizer):
+    are_capturable = all(group.get("capturable", True) for group in groups_of(optimizer))
+    if not _can_skip(optimizer) or not are_capturable:
         names = ", ".join([known.__name__ for known in _SKIPPING])
-        fused = [group.get("fused") for group in groups]
         raise ValueError(
-            f"cuda_graph=True needs {names} with fused=True; the optimizer is {class_name} with "
-            f"fused={fused}"
-        )
-    if not all(group.get("capturable", True) for group in groups):
-        raise ValueError(
-            f"cuda_graph=True needs {class_name} with capturable=True next to fused=True"
+            f"cuda_graph=True needs {names}, with fused=True and, if it has the option, "
+            f"capturable=True in every group; the optimizer is {type(optimizer).__name__}"
         )
