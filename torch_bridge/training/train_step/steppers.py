@@ -6,9 +6,9 @@ knowing whether it takes effect, and nothing waits. All other optimizers count t
 host, before any kernel runs. The device cannot undo that, so the host must read the decision first,
 which synchronizes once per update.
 
-The fused kernels read the clock's memory, which takes the place of the groups' `lr`. So does each
-other group whose `lr` was a tensor when the step was built, since an optimizer that compiles its
-step may reject a number. In all others the host writes floats.
+The fused kernels read the clock's memory, which takes the place of the groups' `lr`. In other
+groups the host writes floats; but if a group's `lr` was a tensor when the step was built, every
+update fills a copy of it, since an optimizer that compiles its step may reject a number.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class _AttachedGroup(NamedTuple):
     num_params: int
     fused: bool | None
     lr: Tensor | None
-    """The clock's tensor in its `lr`; None if the host writes a float."""
+    """The tensor in its `lr`; None if the host writes a float."""
 
     def is_current(self, group: dict[str, Any]) -> bool:
         """Return False if the user or a load has changed the group."""
@@ -72,8 +72,12 @@ class OptimizerSteppers:
         self._status = status
         self._cuda_graph = cuda_graph
         self._parameter_ids = self._current_parameter_ids()
-        self._had_tensors = [isinstance(group["lr"], Tensor) for group in groups_of(optimizers)]
-        """True for each group whose `lr` was a tensor when the step was built."""
+        self._lr_tensors: list[Tensor | None] = []
+        """A copy of the tensor that each group had as `lr` when the step was built, since other
+        groups may have the same one; None for a number."""
+        for group in groups_of(optimizers):
+            lr = group["lr"]
+            self._lr_tensors.append(lr.detach().clone() if isinstance(lr, Tensor) else None)
         self._is_on_device: dict[Any, bool] = {}
         self._attached: list[_AttachedGroup] = []
         self.attach()
@@ -108,15 +112,13 @@ class OptimizerSteppers:
         self._is_on_device = {optimizer: _can_skip(optimizer) for optimizer in self._optimizers}
         attached: list[_AttachedGroup] = []
         for optimizer, is_on_device in self._is_on_device.items():
+            lrs = self._clock.group_lrs if is_on_device else self._lr_tensors
             for group in groups_of(optimizer):
                 index = len(attached)
                 group["initial_lr"] = self._clock.peaks[index]  # as a torch scheduler does
                 params = group["params"]
                 fused = group.get("fused")
-                lr = None
-                if is_on_device or self._had_tensors[index]:
-                    lr = self._clock.group_lrs[index]
-                attached.append(_AttachedGroup(group, params, len(params), fused, lr))
+                attached.append(_AttachedGroup(group, params, len(params), fused, lrs[index]))
         # `prepare` compares it with the optimizers, so that the next update attaches again after an
         # interrupt anywhere before.
         self._attached = attached
@@ -190,6 +192,8 @@ class OptimizerSteppers:
                 for attached, lr in zip(self._attached[first:last], values, strict=True):
                     if attached.lr is None:
                         attached.group["lr"] = lr
+                    else:
+                        attached.lr.fill_(lr)
             first = last
 
 
