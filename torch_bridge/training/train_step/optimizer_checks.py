@@ -16,30 +16,42 @@ from torch_bridge.groups.optimizers import (
     groups_of,
     needs_two_backward_passes,
     parameters_of,
+    unwrap,
 )
 from torch_bridge.groups.options import LEARNING_RATE
 
-_TRAINERS = ("accelerate", "lightning", "lightning_fabric", "pytorch_lightning")
+
+def unwrap_trainers(optimizer: Any) -> Any:
+    """Return the optimizer inside the wrapper of Fabric or accelerate; any other as it is.
+
+    Other wrappers are not unwrapped: they may add to the step, as Lookahead does.
+
+    Raises:
+        TypeError: Lightning's Trainer wrapped it.
+    """
+    for inner in unwrap(optimizer):
+        modules = [base.__module__ for base in type(inner).__mro__]
+        if any(module.startswith(("lightning.pytorch", "pytorch_lightning")) for module in modules):
+            raise TypeError(
+                "Lightning's Trainer would not count the updates of a TrainStep: use Fabric, whose "
+                "loop you write, or lambda_lr in the LightningModule"
+            )
+        if not any(module.startswith(("accelerate", "lightning")) for module in modules):
+            return inner
+    return optimizer
 
 
 def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
     """Check that a training step can use these optimizers.
 
     Raises:
-        TypeError: An argument is not an optimizer, or a trainer has wrapped it; or it needs a
-            closure or a second backward pass, as LBFGS and SAM do.
+        TypeError: An argument is not an optimizer, or it needs a closure or a second backward pass,
+            as LBFGS and SAM do.
         ValueError: A parameter is not the model's, or occurs twice; or an optimizer
             has a non-standard `state_dict`.
     """
     for optimizer in optimizers:
         check_optimizer(optimizer)
-        packages = {base.__module__.partition(".")[0] for base in type(optimizer).__mro__}
-        if not packages.isdisjoint(_TRAINERS):
-            raise TypeError(
-                f"{type(optimizer).__name__} is a trainer's wrapper: give a TrainStep the torch "
-                "optimizer inside, optimizer.optimizer. Lightning's Trainer would not count its "
-                "updates: use Fabric, whose loop you write, or lambda_lr in the LightningModule"
-            )
         closure = inspect.signature(type(optimizer).step).parameters.get("closure")
         needs_closure = closure is not None and closure.default is inspect.Parameter.empty
         if needs_closure or needs_two_backward_passes(optimizer):
@@ -69,8 +81,8 @@ def check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
         )
 
 
-def check_no_scheduler(optimizers: Iterable[Optimizer]) -> None:
-    """Reject optimizers that have a scheduler.
+def check_no_scheduler(optimizers: Iterable[Any]) -> None:
+    """Reject optimizers, or wrappers of them, that have a scheduler.
 
     Raises:
         ValueError: A scheduler is attached; the message says how to remove it.
@@ -105,7 +117,7 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
     """Return the device of the parameters.
 
     Raises:
-        ValueError: They are on several devices or on the meta device, or there are none.
+        ValueError: They are on several devices, or there are none.
     """
     parameters = parameters_of(optimizers)
     devices = {parameter.device for parameter in parameters}
@@ -115,11 +127,6 @@ def device_of(optimizers: Sequence[Optimizer]) -> torch.device:
             f"{sorted(map(str, devices))}"
         )
     (device,) = devices
-    if device.type == "meta":
-        raise ValueError(
-            "the optimizer's parameters are on the meta device: call model.to_empty(device=...) "
-            "before you build the optimizer"
-        )
     return device
 
 

@@ -1,7 +1,7 @@
 """`TrainStep`: one call per training update, with a state to save and restore."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Never, cast, get_args
+from typing import Any, Literal, Never, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,12 @@ from torch_bridge.training.train_step.gradients import check_max_norm
 from torch_bridge.training.train_step.loss import LossFunction, check_model_and_loss_fn, parse_loss
 from torch_bridge.training.train_step.loss_call import Carry, LossCall
 from torch_bridge.training.train_step.optimizer_checks import (
+    check_no_scheduler,
     check_optimizers,
     curves_by_group,
     device_of,
     peaks_of,
+    unwrap_trainers,
 )
 from torch_bridge.training.train_step.precision import Precision, PrecisionName
 from torch_bridge.training.train_step.result import StepResult, read_and_raise_if_nonfinite
@@ -83,7 +85,7 @@ class TrainStep:
         optimizer: A torch optimizer over parameters of the model, or a sequence of optimizers over
             disjoint parameters. The peak of a group is its `initial_lr` if it has one, else its
             `lr`. With fused Adam, AdamW, Adagrad or SGD, the host does not wait for the device.
-            Give the optimizer inside the wrapper of Fabric or accelerate, `optimizer.optimizer`.
+            Optimizers wrapped by Fabric or accelerate are unwrapped.
         loss_fn: `loss_fn(model, batch)` returns a mean loss, a scalar, or a pair (sum, weight),
             such as (loss.sum(), number of tokens).
         curve: One curve, or a sequence with one curve per parameter group. For several optimizers,
@@ -170,8 +172,9 @@ class TrainStep:
 
         parallelism = parallelism_of(model, every_micro_batch=synchronize == "micro")
         several = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
-        optimizers = tuple(cast("Sequence[Optimizer]", several))
+        optimizers: tuple[Optimizer, ...] = tuple(map(unwrap_trainers, several))
         check_optimizers(model, optimizers)
+        check_no_scheduler(several)
         parameters = parameters_of(optimizers)
         device = device_of(optimizers)
         parallelism.check_parameters(parameters)
