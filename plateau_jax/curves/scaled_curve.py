@@ -10,11 +10,7 @@ from typing import Any, final
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.numerics import Level, as_level, nearest_power
-from plateau_jax.table.exact_segments import (
-    ExactSegment,
-    first_and_last_steps,
-    with_stops,
-)
+from plateau_jax.table.exact_segments import ExactSegment, with_stops
 
 _MAX_FACTOR = 2**31
 
@@ -39,7 +35,9 @@ class ScaledCurve(Curve, kind="scaled"):
         curve = check_curve("curve", self.curve)
         pairs = check_pairs(self.pairs)
         unit = checks.count("unit", self.unit, 1)
-        check_unit(curve, unit)
+        if curve.unit is not None and unit != curve.unit:
+            expected = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
+            raise ValueError(checks.must("unit", unit, expected))
         reference = checks.count("reference", self.reference, 1)
         exponent = checks.number("exponent", self.exponent)
         if not 0 < exponent <= 2:
@@ -70,13 +68,6 @@ class ScaledCurve(Curve, kind="scaled"):
     def __repr__(self) -> str:
         options = f"reference={self.reference}, exponent={self.exponent!r}"
         return f"BatchPlan({self.pairs!r}).scale({self.curve!r}, {self.unit}, {options})"
-
-
-def check_unit(curve: Curve, unit: int) -> None:
-    """Raise a ValueError if the curve follows a batch plan in a different unit."""
-    if curve.unit is not None and unit != curve.unit:
-        expected = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
-        raise ValueError(checks.must("unit", unit, expected))
 
 
 def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
@@ -131,11 +122,11 @@ def _factor(batch_size: int, reference: int, exponent: float) -> float:
 
 
 def _check_levels(segments: Sequence[ExactSegment], reference: int) -> None:
-    for segment, first, last in first_and_last_steps(segments):
-        # A segment is monotone, so it is highest at one of its ends.
-        step = first
-        if segment.end > segment.start:
-            step = last
+    for segment, after in with_stops(segments):
+        # A segment is monotone, so it is highest at its first or at its last step.
+        step = segment.begin
+        if after is not None and segment.end > segment.start:
+            step = after - 1
         level = segment.at(step)
         if level > _HIGHEST:
             # 16 digits, because a level may lie only a little above 1.

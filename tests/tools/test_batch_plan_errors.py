@@ -1,7 +1,6 @@
 """Wrong arguments of `BatchPlan` and its methods."""
 
 import pytest
-from support.curve_warnings import ignore_curve_warnings
 from support.curves.requirements import A_NUMBER, AN_INTEGER, at_least
 from support.raises import raises
 
@@ -12,8 +11,6 @@ PLAN = BatchPlan([(0, 8), (160, 16)])
 
 FLAT = StagedCurve([(100,)], start=1.0)
 SCALED = PLAN.scale(FLAT, 16, reference=16)
-with ignore_curve_warnings():
-    ZEROS = StagedCurve([(100,)])
 
 
 # Pairs.
@@ -65,17 +62,6 @@ def test_wrong_scale():
         PLAN.scale(FLAT, 64, reference=16)
     with raises(ValueError, "unit = 8 must be 16"):
         PLAN.scale(SCALED, 8, reference=16)
-
-
-def test_wrong_seesaw():
-    with raises(TypeError, "batch = 8.0", AN_INTEGER):
-        PLAN.seesaw(FLAT, 8.0, unit=8, largest=16)
-    with raises(ValueError, "largest = 7", at_least(8)):
-        PLAN.seesaw(FLAT, 8, unit=8, largest=7)
-    with raises(ValueError, "curve = StagedCurve(", "is 0 at every step"):
-        PLAN.seesaw(ZEROS, 8, unit=8, largest=16)
-    with raises(ValueError, "unit = 8 must be 16, the unit of the curve"):
-        PLAN.seesaw(SCALED, 8, unit=8, largest=16)
 
 
 # Factors of batch sizes.
