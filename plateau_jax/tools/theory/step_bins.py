@@ -1,96 +1,36 @@
 """Bins of consecutive steps of a curve, and sums over them: for bounds."""
 
-from functools import cache
-from itertools import pairwise
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from plateau_jax.arguments.checks import MAX_STEP
 from plateau_jax.curves.curve import Curve
-from plateau_jax.table.exact_segments import with_stops
 
 _Floats = NDArray[np.float64]
-_Steps = NDArray[np.int64]
-
-_MANY_SEGMENTS = 256
-"""A curve with more segments may be one of lines between logged learning rates."""
 
 
-def step_bins(curve: Curve, most_single: int, nearest: int) -> tuple[_Floats, _Floats]:
+def step_bins(curve: Curve, most_single: int) -> tuple[_Floats, _Floats]:
     """Return the multipliers and the lengths of bins of all steps of a curve.
 
-    If the curve has at most `most_single` steps, every step is a bin. Otherwise bins grow with the
-    distance from the end and from the borders of segments: each of the last `nearest` steps is a
-    bin, and earlier bins have a length of 1/nearest of their distance. The multiplier of a bin is
-    the one in its middle. Bins with the multiplier 0 are left out.
+    If the curve has at most `most_single` steps, every step is a bin. Otherwise a quarter as many
+    steps at the end are bins, and the earlier ones form as many bins of equal length, cut at the
+    borders of segments. The multiplier of a bin is the one in its middle. Bins with the multiplier
+    0 are left out.
     """
     total = curve.total_steps
-    if total <= most_single:
-        multipliers = np.asarray(curve(np.arange(total)), np.float64)
-        s = multipliers[multipliers != 0]
-        return s, np.ones(len(s))
-    borders = _sorted_unique(
-        np.concatenate([_bin_begins(curve), total - _distances(total, nearest)])
-    )
+    number = most_single // 4
+    first_single = 0
+    if total > most_single:
+        first_single = total - number
+    equal = np.linspace(0, first_single, number + 1).astype(np.int64)
+    single = np.arange(first_single, total + 1)
+    begins = np.array([segment.begin for segment in curve._exact_segments])
+    borders = np.sort(np.concatenate([equal, single, begins]))
     lengths = np.diff(borders)
     # The two steps in the middle of a bin are one if its length is odd.
     middles = borders[:-1] + np.stack([(lengths - 1) // 2, lengths // 2])
     s = np.mean(np.asarray(curve(middles), np.float64), axis=0)
-    return s[s > 0], lengths[s > 0].astype(np.float64)
-
-
-def _bin_begins(curve: Curve) -> _Steps:
-    """Return the first steps of bins that grow with the distance from the borders of segments.
-
-    Bins are short there because the sums over later steps change fastest right before a segment
-    with much lower learning rates, and because some shapes are steep at their start.
-    """
-    begins = _segment_begins(curve)
-    has_many = len(begins) > _MANY_SEGMENTS
-    steps: list[_Steps] = []
-    for begin, end in pairwise([*begins.tolist(), curve.total_steps]):
-        length = max(0, end - begin)
-        nearest = 128
-        if has_many:  # most of them are short
-            nearest = 8192 * length // curve.total_steps
-            nearest = min(128, max(2, nearest))
-        distances = _distances(length, nearest)
-        steps.append(begin + distances)
-        steps.append(end - distances)
-    return _sorted_unique(np.concatenate(steps))
-
-
-def _segment_begins(curve: Curve) -> _Steps:
-    """Return the first step of each segment that is not empty."""
-    begins = [segment.begin for segment, _ in with_stops(curve._exact_segments)]
-    return np.array(begins, np.int64)
-
-
-def _sorted_unique(steps: NDArray[Any]) -> NDArray[Any]:
-    """Return the distinct steps in ascending order."""
-    # np.unique hashes all steps, which takes seconds for a curve with thousands of segments.
-    steps = np.sort(steps)
-    is_new = np.append(True, np.diff(steps) > 0)
-    return steps[is_new]
-
-
-def _distances(length: int, nearest: int) -> _Steps:
-    """Return 0 … length: single steps up to `nearest`, then steps of 1/nearest of the distance."""
-    grid = _distance_grid(nearest)
-    count = np.searchsorted(grid, length)
-    return np.append(grid[:count], length)
-
-
-@cache
-def _distance_grid(nearest: int) -> _Steps:
-    distance = 0
-    grid = [distance]
-    while distance < MAX_STEP:
-        distance += max(1, distance // nearest)
-        grid.append(distance)
-    return np.array(grid)
+    is_positive = (s > 0) & (lengths > 0)
+    return s[is_positive], lengths[is_positive].astype(np.float64)
 
 
 def suffix_sums(values: _Floats) -> _Floats:
