@@ -21,8 +21,6 @@ from plateau_jax.table.segments import Segment, list_segments
 Step = int | np.integer[Any]
 Steps = NDArray[Any] | Sequence[Any]
 
-_MAX_DEPTH = 64
-
 
 class Curve(Storable):
     """A learning-rate curve. Called with a step, it returns a multiplier in [0, 1].
@@ -53,29 +51,15 @@ class Curve(Storable):
     _exact_segments: tuple[ExactSegment, ...]
     """The segments in exact numbers, none empty; the last is the end."""
 
-    _depth: int  # of nested derived curves
-
     def __init_subclass__(cls, *, kind: str) -> None:
         super().__init_subclass__(kind=kind)
         serialization.CURVE_CLASSES[kind] = cls
 
-    def _set_segments(
-        self,
-        segments: Iterable[ExactSegment],
-        unit: int | None = None,
-        parents: Sequence["Curve"] = (),
-    ) -> None:
+    def _set_segments(self, segments: Iterable[ExactSegment], unit: int | None = None) -> None:
         """Set what follows from the arguments, which the constructor has checked and set."""
-        depth = max((1 + parent._depth for parent in parents), default=0)
-        # Python's recursion limit would let a deeper curve be saved, but not be loaded.
-        if depth > _MAX_DEPTH:
-            problem = f"curves are nested {depth} deep, at most {_MAX_DEPTH} may be"
-            raise ValueError(f"{problem}: join many in halves, a.then(b).then(c.then(d))")
         exact = tuple(exact_segments.drop_empty([*segments]))
         # Without `vars`, a frozen dataclass allows no assignment.
-        vars(self).update(
-            _exact_segments=exact, total_steps=exact[-1].begin, unit=unit, _depth=depth
-        )
+        vars(self).update(_exact_segments=exact, total_steps=exact[-1].begin, unit=unit)
 
     @cached_property
     def table(self) -> Table:
@@ -185,8 +169,7 @@ class Curve(Storable):
             shape: Any shape of a stage.
 
         Raises:
-            TypeError, ValueError: An argument is wrong; an exponential or `"t^-P"` cooldown to 0;
-                derived curves nested more than 64 deep.
+            TypeError, ValueError: An argument is wrong; an exponential or `"t^-P"` cooldown to 0.
 
         Warns:
             CurveWarning: The curve is 0 at step `at` already; or `to` is at least 1e-6 and below
