@@ -12,8 +12,6 @@ from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.numerics import Level, as_level, nearest_power
 from plateau_jax.table.exact_segments import ExactSegment, with_stops
 
-_MAX_FACTOR = 2**31
-
 _HIGHEST = Level("1.000000000000001")
 """The product of two rounded decimals may be a little above 1: 0.7071067811865476 ·
 1.4142135623730951 is 1 + 1.4·10⁻¹⁶."""
@@ -53,12 +51,9 @@ class ScaledCurve(Curve, kind="scaled"):
                 raise ValueError(checks.must(("pairs", index, "threshold"), threshold, limit))
 
         begins = [threshold // unit for threshold, _ in pairs]
-        factors = [_factor(batch, reference, exponent) for _, batch in pairs]
+        power = Fraction(as_level(exponent))
+        factors = [nearest_power(Fraction(batch, reference), power) for _, batch in pairs]
         segments = _scaled_segments(curve, begins, factors)
-        highest = max(max(segment.start, segment.end) for segment in segments)
-        if highest > _MAX_FACTOR:
-            limit = "not be scaled so often: the factors are above 2**31"
-            raise ValueError(checks.must("curve", curve, limit))
         if max(factors) > 1:
             _check_levels(segments, reference)
 
@@ -108,17 +103,6 @@ def _scaled_segments(
             index = bisect_right(begins, begin) - 1
             segments.append(segment.from_step(begin).shifted(0, scales[index]))
     return segments
-
-
-def _factor(batch_size: int, reference: int, exponent: float) -> float:
-    """Return the float64 nearest to (batch/reference)^exponent."""
-    factor = nearest_power(Fraction(batch_size, reference), Fraction(as_level(exponent)))
-    # Outside these limits, the arguments are surely a mistake.
-    if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
-        nearer = f"be nearer to the batch size {checks.short_repr(batch_size)}"
-        effect = f"the factor is {factor:.3g}, outside 2**-31 … 2**31"
-        raise ValueError(checks.must("reference", reference, f"{nearer}: {effect}"))
-    return factor
 
 
 def _check_levels(segments: Sequence[ExactSegment], reference: int) -> None:
