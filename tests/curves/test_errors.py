@@ -124,7 +124,7 @@ def test_wrong_items(wrong):
         check_rejection({wrong.argument: [value]}, wrong.error, beginning, wrong.requirement)
 
 
-NOT_POWERS = ["", "1e-1", " 2", "2\n", "1_0", "½", "inf", "2" * 10**6, "0.5" + "0" * 30]
+NOT_POWERS = ["", "½", "-1", "nan", "inf", "2" * 10**6]
 
 
 @pytest.mark.parametrize("power", NOT_POWERS, ids="{:.20}".format)
