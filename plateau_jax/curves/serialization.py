@@ -4,7 +4,6 @@ A description has the kind of the curve and its arguments. A subclass of `Curve`
 under its kind: `class Cooldown(Curve, kind="cooldown")`.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -39,7 +38,7 @@ def curve_from_dict(cls: type[Any], description: Any, path: Path = ()) -> Any:
     for name in NESTED:
         if name in values and type(values[name]) not in CURVE_CLASSES.values():
             values[name] = curve_from_dict(object, values[name], (*path, name))
-    return build(curve_class, values, path, f"; or the curve was {DIFFERENT_VERSION}")
+    return build(curve_class, values, path)
 
 
 def _class_of_kind(values: dict[str, Any], path: Path) -> type[Any]:
@@ -55,24 +54,8 @@ def _class_of_kind(values: dict[str, Any], path: Path) -> type[Any]:
     return CURVE_CLASSES[kind]
 
 
-def build(
-    constructor: Callable[..., Any],
-    arguments: Mapping[str, Any],
-    path: Path = (),
-    hint: str = "",
-) -> Any:
+def build(constructor: Callable[..., Any], arguments: Mapping[str, Any], path: Path = ()) -> Any:
     """Call a constructor with arguments by name; errors name the argument by its path."""
-    parameters = inspect.signature(constructor).parameters
-    for name in arguments:
-        if name not in parameters:
-            known = f"{constructor.__qualname__}, which has {', '.join(parameters)}"
-            problem = f"{checks.short_repr(name)} is not an argument of {known}{hint}"
-            raise ValueError(Message((), problem).within(path))
-    required = [name for name, item in parameters.items() if item.default is item.empty]
-    for name in required:
-        if name not in arguments:
-            needed = f"{constructor.__qualname__} needs {', '.join(required)}"
-            raise TypeError(Message((*path, name), f" is missing: {needed}"))
     try:
         return constructor(**arguments)
     except (TypeError, ValueError) as error:
