@@ -172,8 +172,7 @@ class BatchPlan(Storable, kind="batch_plan"):
         >>> BatchPlan([(0, 8), (160, 16)]).micro_batches(160, micro_batch=2, processes=4)
         2
         """
-        label = f"the batch at consumed = {consumed}"
-        return _micro_batches_of(self(consumed), label, micro_batch, processes)
+        return _micro_batches_of(self(consumed), micro_batch, processes)
 
     def every_k_schedule(self, micro_batch: int, processes: int = 1) -> Callable[[Any], Any]:
         """Return the number of micro-batches as a function of the number of updates.
@@ -201,13 +200,14 @@ class BatchPlan(Storable, kind="batch_plan"):
         """
         import jax.numpy as jnp  # not needed by the other methods
 
-        counts = self._count_micro_batches(micro_batch, processes)
+        self.check(micro_batch, processes)
         begins: list[int] = []
         changes: list[int] = []
         previous = 0
-        for phase, count in zip(self._phases(), counts, strict=True):
+        for phase in self._phases():
             if phase.earlier_updates > checks.MAX_STEP:  # optax counts updates in int32
                 break
+            count = _micro_batches_of(phase.batch_size, micro_batch, processes)
             checks.in_range("micro_batches", count, 1, checks.MAX_STEP)
             begins.append(phase.earlier_updates)
             changes.append(count - previous)
@@ -237,15 +237,8 @@ class BatchPlan(Storable, kind="batch_plan"):
         Raises:
             ValueError: `micro_batch · processes` does not divide a batch size.
         """
-        self._count_micro_batches(micro_batch, processes)
-
-    def _count_micro_batches(self, micro_batch: int, processes: int) -> list[int]:
-        """Return the number of micro-batches of each pair's batch."""
-        counts: list[int] = []
-        for index, (threshold, batch) in enumerate(self.pairs):
-            label = f"the batch of pairs[{index}] = {(threshold, batch)}"
-            counts.append(_micro_batches_of(batch, label, micro_batch, processes))
-        return counts
+        for _, batch_size in self.pairs:
+            _micro_batches_of(batch_size, micro_batch, processes)
 
     @classmethod
     def from_dict(cls, arguments: Mapping[str, Any]) -> "BatchPlan":
@@ -267,13 +260,13 @@ class BatchPlan(Storable, kind="batch_plan"):
         return cls(arguments["pairs"])
 
 
-def _micro_batches_of(batch_size: int, label: str, micro_batch: int, processes: int) -> int:
+def _micro_batches_of(batch_size: int, micro_batch: int, processes: int) -> int:
     micro_batch = checks.at_least("micro_batch", micro_batch, 1)
     processes = checks.at_least("processes", processes, 1)
     count, rest = divmod(batch_size, micro_batch * processes)
     if rest:
         product = f"{micro_batch} · {processes} = {micro_batch * processes}"
         raise ValueError(
-            f"{label} is {batch_size}, which micro_batch · processes = {product} does not divide"
+            f"micro_batch · processes = {product} does not divide the batch size {batch_size}"
         )
     return count

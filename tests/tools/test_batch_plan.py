@@ -97,7 +97,7 @@ def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processe
     for threshold, batch in pairs:
         if batch % (micro_batch * processes):
             divides = False
-            with pytest.raises(ValueError, match=f"batch at consumed = {threshold} is {batch}"):
+            with pytest.raises(ValueError, match=f"does not divide the batch size {batch}$"):
                 plan.micro_batches(threshold, micro_batch, processes)
         else:
             count = plan.micro_batches(threshold, micro_batch, processes)
@@ -107,9 +107,7 @@ def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processe
         plan.check(micro_batch, processes)
         plan.check(micro_batch * processes)
     else:
-        with pytest.raises(
-            ValueError, match=r"of pairs\[\d\] = \(\d+, \d+\) is .* does not divide"
-        ):
+        with pytest.raises(ValueError, match="does not divide the batch size"):
             plan.check(micro_batch, processes)
 
 

@@ -43,7 +43,7 @@ def test_wrong_call():
         PLAN.check(3.0)
     with raises(ValueError, "processes = 0", at_least(1)):
         PLAN.check(1, 0)
-    with raises(ValueError, "pairs[0] = (0, 8) is 8", "= 16 does not divide"):
+    with raises(ValueError, "= 16 does not divide the batch size 8"):
         PLAN.check(16)
 
 
