@@ -1,6 +1,5 @@
 """`Curve`, the base class of every kind of curve."""
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self, cast, overload
@@ -108,9 +107,7 @@ class Curve(Storable):
             TypeError: A step is not an integer, or is a JAX array: use `optax_schedule`.
         """
         if type(step) is int:
-            # torch.compile may trace an int as a symbol; `index` turns it into the number itself.
-            clamped = min(max(operator.index(step), 0), MAX_STEP)
-            return _evaluate_one(self, clamped)
+            return evaluate(PYTHON, self._python_table, min(max(step, 0), MAX_STEP))
         steps = checks.clamp_steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))
@@ -355,15 +352,6 @@ class Curve(Storable):
          'start': 0.0}
         """
         return serialization.curve_from_dict(cls, arguments)
-
-
-def _evaluate_one(curve: Curve, step: int) -> float:
-    return evaluate(PYTHON, curve._python_table, step)
-
-
-# torch.compile calls a function with this mark while it traces, and takes its result as a constant.
-# It could not trace how a table is built.
-_evaluate_one.__dict__["_dynamo_marked_constant"] = True
 
 
 def check_curve(path: checks.Path | str, value: Any) -> Curve:
