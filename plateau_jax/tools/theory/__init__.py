@@ -1,4 +1,4 @@
 """Compare curves by a bound from theory, without a run.
 
-`step_bins` (sums over many steps), `bounds` (the last-iterate bound).
+`bounds` (the last-iterate bound).
 """

@@ -13,11 +13,10 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.tools.drawing import tables
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
-from plateau_jax.tools.theory.step_bins import last_iterate_sums, step_bins, suffix_sums
 
 _Floats = NDArray[np.float64]
 
-MAX_SINGLE_STEPS = 2**20
+_MAX_SINGLE_STEPS = 2**20
 """Up to this many steps, every step is summed; above, bins of several steps."""
 
 _TAIL_COST = 4
@@ -206,10 +205,10 @@ def minimize_bound(curve: Curve) -> LeastBound:
     >>> minimize_bound(PlateauCurve(1))
     LeastBound(bound=1.0, peak=1.0)
     """
-    s, n = step_bins(curve, MAX_SINGLE_STEPS)
+    s, n = _step_bins(curve)
     if not len(s):
         raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
-    tails = suffix_sums(s * n)[1:]
+    tails = _suffix_sums(s * n)[1:]
     # There are few such ends, because the sum of the remaining steps at least halves at each.
     ends = np.flatnonzero(s > tails) + 1
     bounds: list[LeastBound] = []
@@ -221,10 +220,66 @@ def minimize_bound(curve: Curve) -> LeastBound:
 
 def _bound_until(s: _Floats, n: _Floats, tail: float) -> LeastBound:
     """Return the bound and peak of the first bins; the multipliers after them sum to `tail`."""
-    total, squares, inner = last_iterate_sums(s, n)
+    total, squares, inner = _last_iterate_sums(s, n)
     inner += 2 * _TAIL_COST * tail
     # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R =
     # √(Q + D·S) the peak is 1/R and the bound R/S. In this form a single step, R = S = s, gives
     # exactly 1/s and 1.
     root = math.sqrt(squares + inner * total)
     return LeastBound(bound=root / total, peak=1 / root)
+
+
+def _step_bins(curve: Curve) -> tuple[_Floats, _Floats]:
+    """Return the multipliers and the lengths of bins of all steps of a curve.
+
+    If the curve has at most `_MAX_SINGLE_STEPS` steps, every step is a bin. Otherwise a quarter as
+    many steps at the end are bins, and the earlier ones form as many bins of equal length, cut at
+    the borders of segments. The multiplier of a bin is the one in its middle. Bins with the
+    multiplier 0 are left out.
+    """
+    total = curve.total_steps
+    number = _MAX_SINGLE_STEPS // 4
+    first_single = 0
+    if total > _MAX_SINGLE_STEPS:
+        first_single = total - number
+    equal = np.linspace(0, first_single, min(number, first_single) + 1).astype(np.int64)
+    single = np.arange(first_single, total + 1)
+    begins = np.array([segment.begin for segment in curve._exact_segments])
+    borders = np.sort(np.concatenate([equal, single, begins]))
+    lengths = np.diff(borders)
+    # The two steps in the middle of a bin are one if its length is odd.
+    middles = borders[:-1] + np.stack([(lengths - 1) // 2, lengths // 2])
+    s = np.mean(np.asarray(curve(middles), np.float64), axis=0)
+    is_positive = (s > 0) & (lengths > 0)
+    return s[is_positive], lengths[is_positive].astype(np.float64)
+
+
+def _suffix_sums(values: _Floats) -> _Floats:
+    """Return the sum of the values from each index on, and 0 at the end.
+
+    >>> _suffix_sums(np.array([1.0, 2.0, 4.0])).tolist()
+    [7.0, 6.0, 4.0, 0.0]
+    """
+    # Summed from the end: the total minus a prefix would cancel if the last values are small.
+    sums_from_end = np.cumsum(values[::-1])
+    return np.append(sums_from_end[::-1], 0.0)
+
+
+def _last_iterate_sums(s: _Floats, n: _Floats) -> tuple[float, float, float]:
+    """Return Σ s, Σ s² and a double sum over T steps.
+
+        Σ_{k<T-1} s_k / Σ_{j>k} s_j · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
+
+    The steps come in bins, each of n steps with the learning rate s. All terms of a bin are taken
+    at its middle.
+    """
+    sums = _suffix_sums(s * n)
+    sums_of_squares = _suffix_sums(s * s * n)
+    after = sums[1:] + s * (n - 1) / 2
+    squares = sums_of_squares[1:] + s * s * (n + 1) / 2
+    counts = n.copy()
+    counts[-1] -= 1  # the last step has no term
+    # Nothing is left to divide by after the last step.
+    denominators = np.where(counts > 0, after, 1.0)
+    terms = counts * s / denominators * squares / (after + s)
+    return float(sums[0]), float(sums_of_squares[0]), float(np.sum(terms))
