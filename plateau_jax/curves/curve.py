@@ -88,7 +88,7 @@ class Curve(Storable):
         Each is a named tuple of `first_step`, `last_step` (None for the end), `kind`, and the
         multipliers at its beginning and at its end, `start` and `end`.
         """
-        return list_segments(self._exact_segments, self)
+        return list_segments(self._exact_segments)
 
     @overload
     def __call__(self, step: Step) -> float: ...
