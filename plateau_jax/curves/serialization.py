@@ -45,9 +45,7 @@ def _class_of_kind(values: dict[str, Any], path: Path) -> type[Any]:
     """Remove the kind, and return its class."""
     kinds = ", ".join(map(repr, CURVE_CLASSES))
     path = (*path, "kind")
-    if "kind" not in values:
-        raise ValueError(Message(path, f" is missing: write one of {kinds}"))
-    kind = values.pop("kind")
+    kind = values.pop("kind", None)
     if not isinstance(kind, str) or kind not in CURVE_CLASSES:
         choices = f"be one of {kinds}; or the curve was {DIFFERENT_VERSION}"
         raise ValueError(checks.must(path, kind, choices))

@@ -269,7 +269,7 @@ UNKNOWN_KIND = (
             "curve: StagedCurve.__init__() got an unexpected keyword argument 'format'",
         ),
         # Missing and unknown kinds.
-        ({**COOLDOWN, "curve": {}}, ValueError, "curve.kind is missing: write one of "),
+        ({**COOLDOWN, "curve": {}}, ValueError, "curve.kind = None must be one of 'cooldown', "),
         ({"kind": "wsd"}, ValueError, f"kind = 'wsd' {UNKNOWN_KIND}"),
         ({"kind": ["staged"]}, ValueError, f"kind = ['staged'] {UNKNOWN_KIND}"),
         # Missing arguments.
