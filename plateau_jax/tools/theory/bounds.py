@@ -219,13 +219,29 @@ def minimize_bound(curve: Curve) -> LeastBound:
 
 
 def _bound_until(s: _Floats, n: _Floats, tail: float) -> LeastBound:
-    """Return the bound and peak of the first bins; the multipliers after them sum to `tail`."""
-    total, squares, inner = _last_iterate_sums(s, n)
-    inner += 2 * _TAIL_COST * tail
+    """Return the bound and peak of the first bins; the multipliers after them sum to `tail`.
+
+    A bin has n steps with the multiplier s. All terms of the double sum
+
+        Σ_{k<T-1} s_k / Σ_{j>k} s_j · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
+
+    that belong to a bin are taken at its middle.
+    """
+    sums = _suffix_sums(s * n)
+    sums_of_squares = _suffix_sums(s * s * n)
+    after = sums[1:] + s * (n - 1) / 2
+    squares = sums_of_squares[1:] + s * s * (n + 1) / 2
+    counts = n.copy()
+    counts[-1] -= 1  # the last step has no term
+    # Nothing is left to divide by after the last step.
+    denominators = np.where(counts > 0, after, 1.0)
+    double_sum = float(np.sum(counts * s / denominators * squares / (after + s)))
+    double_sum += 2 * _TAIL_COST * tail
     # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R =
     # √(Q + D·S) the peak is 1/R and the bound R/S. In this form a single step, R = S = s, gives
     # exactly 1/s and 1.
-    root = math.sqrt(squares + inner * total)
+    total = float(sums[0])
+    root = math.sqrt(float(sums_of_squares[0]) + double_sum * total)
     return LeastBound(bound=root / total, peak=1 / root)
 
 
@@ -263,23 +279,3 @@ def _suffix_sums(values: _Floats) -> _Floats:
     # Summed from the end: the total minus a prefix would cancel if the last values are small.
     sums_from_end = np.cumsum(values[::-1])
     return np.append(sums_from_end[::-1], 0.0)
-
-
-def _last_iterate_sums(s: _Floats, n: _Floats) -> tuple[float, float, float]:
-    """Return Σ s, Σ s² and a double sum over T steps.
-
-        Σ_{k<T-1} s_k / Σ_{j>k} s_j · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
-
-    The steps come in bins, each of n steps with the learning rate s. All terms of a bin are taken
-    at its middle.
-    """
-    sums = _suffix_sums(s * n)
-    sums_of_squares = _suffix_sums(s * s * n)
-    after = sums[1:] + s * (n - 1) / 2
-    squares = sums_of_squares[1:] + s * s * (n + 1) / 2
-    counts = n.copy()
-    counts[-1] -= 1  # the last step has no term
-    # Nothing is left to divide by after the last step.
-    denominators = np.where(counts > 0, after, 1.0)
-    terms = counts * s / denominators * squares / (after + s)
-    return float(sums[0]), float(sums_of_squares[0]), float(np.sum(terms))
