@@ -341,7 +341,7 @@ class Curve(Storable):
 
         Raises:
             TypeError, ValueError: The kind or an argument is missing, unknown or wrong. The message
-                names it by its path, as in `curve.stages[1].to`.
+                names it, a wrong one by its path, as in `curve.stages[1].to`.
 
         >>> from plateau_jax import Curve
         >>> stages = [["2%", 1.0], ["rest"], ["20%", 0.0, "1-sqrt"]]  # as in a YAML file
