@@ -7,8 +7,8 @@ To add a shape:
 
 1. Write its function in `series`, in at most a dozen lines; `cosine` and `exponential` are the
    nearest models. A level is a constant plus one series: a sum of two, such as a squared cosine,
-   also needs a change of `Expansion` and of `fitting.approximate`. Add a `Shape` with its name to
-   the list in `known_shapes`. Its place in the list decides its place in messages.
+   also needs a change of `Expansion` and of `fitting.approximate`. Add a `Shape` with its name and
+   its equation to the list in `known_shapes`. Its place in the list decides its place in messages.
    If it has a P, write the P with which the design page begins in `INITIAL_POWERS` of
    `plateau_jax/tools/design/answers.py`.
 2. In `tests/support/numerics/shapes.py`, write its formula, which shares no code with the product.

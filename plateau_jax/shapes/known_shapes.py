@@ -19,6 +19,8 @@ class Shape:
 
     name: str
     """The name that a user writes, with P in place of a number."""
+    equation: str
+    """The level at the fraction x of the steps from a to b."""
     function: Callable[[Any, Any, Any, int, Fraction], Expander]
     """The equation as a function of `series`."""
     power: Fraction = Fraction(1)
@@ -37,24 +39,27 @@ class Shape:
 
 
 _SHAPES = (
-    Shape("linear", series.power_from_start),
-    Shape("cosine", series.cosine),
-    Shape("1-sqrt", series.power_from_start, power=Fraction(1, 2)),
-    Shape("exponential", series.exponential, allows_zero=False),
+    Shape("linear", "a + (b - a)*x", series.power_from_start),
+    Shape("cosine", "(a + b)/2 + (a - b)/2*cos(pi*x)", series.cosine),
+    Shape("1-sqrt", "a + (b - a)*sqrt(x)", series.power_from_start, power=Fraction(1, 2)),
+    Shape("exponential", "a**(1-x) * b**x", series.exponential, allows_zero=False),
     Shape(
         "1-x^P",
+        "a + (b - a)*x**P",
         series.power_from_start,
         powers=("0.05", "20"),
         equal_shapes={"1": "linear", "0.5": "1-sqrt"},
     ),
     Shape(
         "(1-x)^P",
+        "b + (a - b)*(1-x)**P",
         series.power_from_end,
         powers=("0.05", "20"),
         equal_shapes={"1": "linear"},
     ),
     Shape(
         "t^-P",
+        "t**-P, t = a**(-1/P)*(1-x) + b**(-1/P)*x",
         series.inverse_power,
         powers=("0.25", "4"),
         allows_zero=False,
@@ -128,6 +133,12 @@ def _spell_formula(formula: str, power: Decimal) -> str:
     digits = format(power.normalize(_DIGITS), "f")
     simpler = SHAPES[formula].equal_shapes.get(digits)
     return simpler or formula.replace("P", digits)
+
+
+def equation_of(shape: str) -> str:
+    """Return the equation of the shape with a name from `canonical_shape`, as Python would."""
+    name, power = _split_formula(shape, SHAPES)
+    return SHAPES[name or shape].equation.replace("P", power)
 
 
 def level_between(shape: str, start: Level, end: Level, elapsed: int, length: int) -> Level:

@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import runpy
-from math import nan
+from math import cos, nan, pi, sqrt
 
 import numpy as np
 import pytest
@@ -15,10 +15,11 @@ from support.curves.requirements import A_PEAK
 from support.curves.strategies import MAX_STEP
 from support.examples import examples
 from support.golden.curves import CURVES
+from support.numerics.shapes import SAMPLES
 from support.raises import raises
 from support.schedulers.runs import peaks
 
-from plateau_jax import Curve, PlateauCurve
+from plateau_jax import Curve, PlateauCurve, StagedCurve
 from plateau_jax.table.evaluation import PYTHON, evaluate
 
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(20, 10), (60, 30)], min_lr_ratio=0.1)
@@ -145,9 +146,28 @@ def test_file_is_plain_python(name):
 def test_every_segment_has_a_comment(description):
     curve = build(description)
     source = curve.to_source()
-    comments = re.findall(r"(?m)^    # [^,]+, (?:from step|steps) ([0-9]+)", source)
-    firsts = list(map(int, comments))
+    comments = re.findall(r"(?m)^    # (\w+), (?:steps ([0-9]+)-[0-9]+|from step ([0-9]+))", source)
+    firsts = [int(first or last) for _, first, last in comments]
     assert firsts == [segment.first_step for segment in curve.segments]
+
+
+@pytest.mark.parametrize("shape", SAMPLES)
+def test_comment_has_the_equation(shape):
+    """Evaluated as Python, at the steps of a segment that is cut at its start."""
+    curve = StagedCurve([(100, 0.25, shape)], start=0.75).part(30)
+    source = curve.to_source().replace("\n    # ", " ")
+    comment = re.search(
+        r"steps 0-69, [^:]*: (.*?); a = (\S+), b = (\S+), x = (\S+ ?\S* ?\S*)/100", source
+    )
+    assert comment
+    equation, a, b, elapsed = comment.groups()
+    names = {"a": float(a), "b": float(b), "sqrt": sqrt, "cos": cos, "pi": pi}
+    for step in (1, 17, 69):
+        level, _, t = equation.partition(", t = ")
+        names["x"] = eval(elapsed, {"step": step}) / 100
+        if t:
+            names["t"] = eval(t, {}, names)
+        assert eval(level, {}, names) == pytest.approx(curve(step), rel=1e-6)
 
 
 # Its header.

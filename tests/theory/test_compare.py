@@ -1,6 +1,7 @@
 """`compare`: bound and best peak against their formula; ratios, names, text and HTML; errors."""
 
 import tracemalloc
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 import numpy as np
@@ -70,29 +71,33 @@ def test_bound_and_peak_match_formula(description):
     check_prediction(curve, 1e-12)
 
 
-LEVELS = st.sampled_from([1.0, 0.7, 0.1, 1e-3])
-SHAPES = st.sampled_from([shape for shape in SAMPLES if can_join(shape, 1.0, 1e-3)])
+LEVELS = st.sampled_from([1.0, 0.7, 0.1, 1e-3, 1e-6, 1e-12])
+SHAPES = st.sampled_from([shape for shape in SAMPLES if can_join(shape, 1.0, 1e-12)])
 STAGES = st.one_of(
-    st.tuples(st.sampled_from([1, 2, 5, 1000, 400_000])),
-    st.tuples(st.sampled_from([64, 5000, 400_000]), LEVELS, SHAPES),
+    st.tuples(st.sampled_from([1, 2, 5, 1000, 100_000])),
+    st.tuples(st.sampled_from([64, 5000, 100_000]), LEVELS, SHAPES),
 )
 
 
-@examples(8)
+@pytest.mark.filterwarnings("ignore::plateau_jax.CurveWarning")  # levels like learning rates
+@examples(28)
 @given(
     start=LEVELS,
     stages=st.lists(STAGES, max_size=4),
     end=LEVELS,
+    scale=st.sampled_from([1.0, 1e-4]),
     jumps_at_the_end=st.booleans(),
 )
-def test_long_curves_are_within_1e_5(start, stages, end, jumps_at_the_end):
+def test_any_stages_are_within_1e_5(start, stages, end, scale, jumps_at_the_end):
     """Even if the curve jumps to a level that it holds for a step or two."""
-    first = StagedCurve([(2**20, end, "cosine"), *stages], start=start)
+    first = StagedCurve([(50_000, end, "cosine"), *stages], start=start)
     if jumps_at_the_end:
         second = StagedCurve([*stages, (2,)], start=1.0)
     else:
         second = StagedCurve([(3,), (800, 1e-12, "exponential")], start=1.0)
-    check_prediction(first.then(second), 1e-5)
+    curve = first.then(second, scale=scale)
+    with patch("plateau_jax.tools.theory.step_bins.MAX_SINGLE_STEPS", 2**14):
+        check_prediction(curve, 1e-5)
 
 
 def test_longest_curve_follows_its_sum_in_little_memory():
@@ -165,11 +170,10 @@ def test_note_on_curves_with_a_batch_plan():
     curve = PlateauCurve(1000)
     plan = BatchPlan([(0, 8), (4000, 16)])
     scaled = plan.scale(curve, 8, reference=16)
-    note = "A run with BatchPlan.scale makes fewer, larger updates"
+    note = "this is not the bound of a run with BatchPlan.scale"
     comparison = compare(curve, scaled)
     assert note in " ".join(str(comparison).split())
     assert note in comparison._repr_html_()
-    assert "BatchPlan" not in str(compare(curve))
 
 
 # Errors. `plot` has the same checks of its curves: `drawing/test_plots` has more.

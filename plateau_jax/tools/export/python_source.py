@@ -9,7 +9,8 @@ import numpy as np
 
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve
-from plateau_jax.table.segments import Segment
+from plateau_jax.shapes.known_shapes import equation_of
+from plateau_jax.table.exact_segments import ExactSegment, with_stops
 from plateau_jax.tools.export.rows import ExportedRow, exported_rows, hexadecimal, steps_of_pieces
 from plateau_jax.version import VERSION
 
@@ -114,35 +115,42 @@ def python_source(curve: Curve, peak: float | None) -> str:
         version=VERSION,
         curve="\n".join(_wrapped(json.dumps(curve.to_dict()))),
         unit="" if curve.unit is None else f"Samples or tokens per step: {curve.unit}.\n",
-        rows="\n".join(_row_lines(rows, curve.segments)),
+        rows="\n".join(_row_lines(rows, curve._exact_segments)),
         check_value=check_value,
         default_peak="" if peak is None else f" = {peak!r}",
         checked_peak=CHECKED_PEAK,
     )
 
 
-def _row_lines(rows: Sequence[ExportedRow], segments: Sequence[Segment]) -> list[str]:
+def _row_lines(rows: Sequence[ExportedRow], segments: Sequence[ExactSegment]) -> list[str]:
     """Return the rows, with a comment for each segment."""
     lines: list[str] = []
-    waiting = list(segments)
+    waiting = list(with_stops(segments))
     for row in rows:
-        while waiting and waiting[0].first_step <= row.first_step:
-            lines.append(_comment(waiting.pop(0)))
+        while waiting and waiting[0][0].begin <= row.first_step:
+            lines += _wrapped(_comment(*waiting.pop(0)), "    # ", "    # ")
         pieces: list[str] = []
         for exponent, coefficients in row.pieces:
             pieces.append(f"({exponent}, [{', '.join(map(hexadecimal, coefficients))}])")
         line = f"({row.first_step}, {row.shift}, [{', '.join(pieces)}]),"
         lines += _wrapped(line, "    ", "     ")
     # Segments at the level of the last row have no rows.
-    return lines + list(map(_comment, waiting))
+    for segment in waiting:
+        lines += _wrapped(_comment(*segment), "    # ", "    # ")
+    return lines
 
 
-def _comment(segment: Segment) -> str:
-    """Describe a segment: its kind, its steps, and its first and last levels."""
-    steps = f"from step {segment.first_step}"
-    if segment.last_step is not None:
-        steps = f"steps {segment.first_step}-{segment.last_step}"
-    return f"    # {segment.kind}, {steps}: {segment.start:.9g} to {segment.end:.9g}"
+def _comment(segment: ExactSegment, after: int | None) -> str:
+    """Describe a segment: its steps, its levels, and the equation of its shape."""
+    steps = f"from step {segment.begin}" if after is None else f"steps {segment.begin}-{after - 1}"
+    start = f"{float(segment.start):.9g}"
+    if segment.shape is None or segment.is_flat:
+        return f"{segment.name}, {steps}: {start}"
+    origin = segment.begin - segment.skipped
+    elapsed = "step" if origin == 0 else f"(step - {origin})".replace("- -", "+ ")
+    levels = f"a = {start}, b = {float(segment.end):.9g}"
+    x = f"x = {elapsed}/{segment.length}"
+    return f"{segment.name}, {steps}, {segment.shape}: {equation_of(segment.shape)}; {levels}, {x}"
 
 
 def _wrapped(text: str, first_indent: str = "", indent: str = "") -> list[str]:

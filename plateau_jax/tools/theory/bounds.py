@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -13,11 +13,9 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.tools.drawing import tables
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
+from plateau_jax.tools.theory.step_bins import step_bins
 
 _Floats = NDArray[np.float64]
-
-_MAX_SINGLE_STEPS = 2**20
-"""Up to this many steps, every step is summed; above, bins of several steps."""
 
 _TAIL_COST = 4
 """The factor of a tail's sum in T₂.
@@ -26,19 +24,15 @@ The bound is valid for factors from 1 on; with 2.6 or more, linear and cosine de
 of their steps.
 """
 
-_RATIOS = "Ratios to the first curve, each curve at its own best peak."
-
-_LIMITS = (
-    "They predict neither the loss itself nor the ranking at one fixed peak. In published runs "
+NOTE = (
+    "Relative to the first curve, each curve at its own best peak. Each step counts as one update "
+    "at a constant batch size, so this is not the bound of a run with BatchPlan.scale. The "
+    "numbers predict neither the loss itself nor the ranking at one fixed peak. In published runs "
     "(124M parameters, AdamW; nothing fitted), ranks by bound and by best loss correlate at 0.87 "
     "and 0.88 (Spearman; 25000 and 50000 steps), logarithms of predicted and best peaks at 0.95 "
     "and 0.93. If only the length changes, keep the peak."
 )
-
-_OF_SCALED = (
-    "compare treats each step as one update at a constant batch size. A run with BatchPlan.scale "
-    "makes fewer, larger updates, so this is not its bound."
-)
+"""The text below a table of bounds."""
 
 
 class LeastBound(NamedTuple):
@@ -55,7 +49,7 @@ class Comparison:
     >>> from plateau_jax import PlateauCurve, compare
     >>> linear = PlateauCurve(1000, decay_shape="linear")
     >>> table = compare({"linear": linear, "cosine": PlateauCurve(1000)})
-    >>> print(str(table).partition("Ratios")[0])
+    >>> print(str(table).partition("Relative")[0])
             bound  best peak
     linear  1.000       1.00
     cosine  1.029      0.972
@@ -68,15 +62,13 @@ class Comparison:
     peaks: tuple[float, ...]
     bound: float
     peak: float
-    _is_scaled: bool = field(default=False, repr=False, kw_only=True)
-    """True if a curve follows a batch plan."""
 
     def __str__(self) -> str:
-        return tables.as_text(_table_rows(self, 1.0), note(is_scaled=self._is_scaled))
+        return as_text(self, 1.0)
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks."""
-        return tables.as_html(_table_rows(self, 1.0), note(is_scaled=self._is_scaled))
+        return tables.as_html(_table_rows(self, 1.0), NOTE)
 
 
 @overload
@@ -110,8 +102,7 @@ def compare(*curves: Curve | Iterable[Curve] | Mapping[str, Curve]) -> Compariso
 
     Each step counts as one update at a constant batch size. A run with `BatchPlan.scale` makes
     fewer updates with larger batch sizes, so this is not its bound, and a note says so. Up to 2²⁰
-    steps the numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵ if no multiplier lies
-    between 0 and 0.001.
+    steps the numbers are within 10⁻¹¹ of the formula, above that within 10⁻⁵.
 
     Source: Defazio et al. 2023, arXiv:2310.07831, theorem 10; Schaipp et al. 2025,
     arXiv:2501.18965.
@@ -148,27 +139,7 @@ def compare(*curves: Curve | Iterable[Curve] | Mapping[str, Curve]) -> Compariso
     for (curve, _), least in zip(checked, minima, strict=True):
         bounds.append(least.bound / first.bound)
         peaks.append(peak_at_equal_length(curve, least) / first_peak)
-    is_scaled = any(curve.unit is not None for curve, _ in checked)
-    return Comparison(
-        tuple(names),
-        tuple(bounds),
-        tuple(peaks),
-        first.bound,
-        first.peak,
-        _is_scaled=is_scaled,
-    )
-
-
-def note(introduction: str = _RATIOS, *, is_scaled: bool) -> str:
-    """Return the text below a table of bounds.
-
-    Args:
-        introduction: What the columns are relative to.
-        is_scaled: True if a curve follows a batch plan.
-    """
-    if is_scaled:
-        return f"{introduction} {_OF_SCALED} {_LIMITS}"
-    return f"{introduction} {_LIMITS}"
+    return Comparison(tuple(names), tuple(bounds), tuple(peaks), first.bound, first.peak)
 
 
 def _table_rows(comparison: Comparison, first_peak: float) -> list[tuple[str, ...]]:
@@ -182,10 +153,7 @@ def _table_rows(comparison: Comparison, first_peak: float) -> list[tuple[str, ..
 
 def as_text(comparison: Comparison, first_peak: float) -> str:
     """Return the table and its note as text, given the best peak of the first curve."""
-    peaks = f"Best peaks, if {first_peak:g} is the first curve's."
-    introduction = f"Bounds relative to the first curve. {peaks}"
-    text = note(introduction, is_scaled=comparison._is_scaled)
-    return tables.as_text(_table_rows(comparison, first_peak), text)
+    return tables.as_text(_table_rows(comparison, first_peak), NOTE)
 
 
 def peak_at_equal_length(curve: Curve, least: LeastBound) -> float:
@@ -205,7 +173,7 @@ def minimize_bound(curve: Curve) -> LeastBound:
     >>> minimize_bound(PlateauCurve(1))
     LeastBound(bound=1.0, peak=1.0)
     """
-    s, n = _step_bins(curve)
+    s, n = step_bins(curve)
     if not len(s):
         raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
     tails = _suffix_sums(s * n)[1:]
@@ -243,31 +211,6 @@ def _bound_until(s: _Floats, n: _Floats, tail: float) -> LeastBound:
     total = float(sums[0])
     root = math.sqrt(float(sums_of_squares[0]) + double_sum * total)
     return LeastBound(bound=root / total, peak=1 / root)
-
-
-def _step_bins(curve: Curve) -> tuple[_Floats, _Floats]:
-    """Return the multipliers and the lengths of bins of all steps of a curve.
-
-    If the curve has at most `_MAX_SINGLE_STEPS` steps, every step is a bin. Otherwise a quarter as
-    many steps at the end are bins, and the earlier ones form as many bins of equal length, cut at
-    the borders of segments. The multiplier of a bin is the one in its middle. Bins with the
-    multiplier 0 are left out.
-    """
-    total = curve.total_steps
-    number = _MAX_SINGLE_STEPS // 4
-    first_single = 0
-    if total > _MAX_SINGLE_STEPS:
-        first_single = total - number
-    equal = np.linspace(0, first_single, min(number, first_single) + 1).astype(np.int64)
-    single = np.arange(first_single, total + 1)
-    begins = np.array([segment.begin for segment in curve._exact_segments])
-    borders = np.sort(np.concatenate([equal, single, begins]))
-    lengths = np.diff(borders)
-    # The two steps in the middle of a bin are one if its length is odd.
-    middles = borders[:-1] + np.stack([(lengths - 1) // 2, lengths // 2])
-    s = np.mean(np.asarray(curve(middles), np.float64), axis=0)
-    is_positive = (s > 0) & (lengths > 0)
-    return s[is_positive], lengths[is_positive].astype(np.float64)
 
 
 def _suffix_sums(values: _Floats) -> _Floats:
