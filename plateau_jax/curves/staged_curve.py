@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.checks import MAX_STEP, Count, Message, Path
-from plateau_jax.arguments.curve_warning import warn, warn_of_small_end
+from plateau_jax.arguments.curve_warning import suppress_warnings, warn, warn_of_small_end
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.lengths import length_in_steps, lengths_in_steps
 from plateau_jax.numerics import Level, as_level
@@ -122,12 +122,9 @@ class StagedCurve(Curve, kind="staged"):
 
         highest = max(level, *(stage.to or 0 for stage in checked))
         if highest == 0:
-            problem = " have no level above 0, so the curve is 0 at every step"
-            warn(Message("stages", f"{problem}. To begin at the peak write start=1.0"))
-        elif highest < 0.01:
-            problem = f" have levels that look like learning rates, up to {highest!r}"
-            advice = "Write each as learning rate / peak"
-            warn(Message("stages", f"{problem}, but are fractions of the peak. {advice}"))
+            problem = " = 0 and no stage rises, so the curve is 0 at every step"
+            warn(Message("start", f"{problem}. To begin at the peak write start=1.0"))
+        _warn_of_low_levels("stages", highest)
 
     @classmethod
     def wsd(
@@ -241,7 +238,22 @@ class StagedCurve(Curve, kind="staged"):
             else:
                 stages.append(Stage(steps, to))
 
-        return cls(stages, start=start)
+        with suppress_warnings():  # they would name stages, which the user did not write
+            curve = cls(stages, start=start)
+
+        highest = max(level for _, level in checked)
+        if highest == 0:
+            warn(Message("points", " have no level above 0, so the curve is 0 at every step"))
+        _warn_of_low_levels("points", highest)
+        return curve
+
+
+def _warn_of_low_levels(name: str, highest: float) -> None:
+    """Warn if the levels look like learning rates."""
+    if 0 < highest < 0.01:
+        problem = f" have levels that look like learning rates, up to {highest!r}"
+        advice = "Write each as learning rate / peak"
+        warn(Message(name, f"{problem}, but are fractions of the peak. {advice}"))
 
 
 def _check_points(points: Any) -> list[tuple[int, float]]:

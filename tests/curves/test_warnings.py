@@ -208,7 +208,7 @@ def test_zeros_are_no_mistakes():
 
 
 def test_points():
-    with warns("stages have levels that", "stages have no level above 0"):
+    with warns("points have levels that", "points have no level above 0"):
         curve = StagedCurve.through([(0, 0.0), (9, 3e-4)])  # warns
         curve.cooldown(5, 10)
         StagedCurve.through([(0, 0), (9, 0)])  # warns
@@ -236,7 +236,7 @@ def test_mistakes_in_a_file():
         Curve.from_dict({**cooled, "at": 9, "steps": 5})  # warns
     rise = {"kind": "staged", "stages": [[5, 1.0]]}
     zero = {"kind": "staged", "stages": [[5]]}
-    with warns("stages have no level above 0"):
+    with warns("start = 0 and no"):
         Curve.from_dict({"kind": "then", "curve": rise, "other": zero})  # warns
 
 
