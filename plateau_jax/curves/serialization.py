@@ -4,6 +4,7 @@ A description has the kind of the curve and its arguments. A subclass of `Curve`
 under its kind: `class Cooldown(Curve, kind="cooldown")`.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ def curve_from_dict(cls: type[Any], description: Any, path: Path = ()) -> Any:
     for name in NESTED:
         if name in values and type(values[name]) not in CURVE_CLASSES.values():
             values[name] = curve_from_dict(object, values[name], (*path, name))
-    return build(curve_class, values, path)
+    return build(curve_class, values, path, f"; or the curve was {DIFFERENT_VERSION}")
 
 
 def _class_of_kind(values: dict[str, Any], path: Path) -> type[Any]:
@@ -52,8 +53,23 @@ def _class_of_kind(values: dict[str, Any], path: Path) -> type[Any]:
     return CURVE_CLASSES[kind]
 
 
-def build(constructor: Callable[..., Any], arguments: Mapping[str, Any], path: Path = ()) -> Any:
-    """Call a constructor with arguments by name; errors name the argument by its path."""
+def build(
+    constructor: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    path: Path = (),
+    hint: str = "",
+) -> Any:
+    """Call a constructor with arguments by name; errors name the argument by its path.
+
+    The hint is added to the error of an unknown or missing argument.
+    """
+    signature = inspect.signature(constructor)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        known = ", ".join(signature.parameters)
+        problem = f"{constructor.__qualname__} {error}; it has {known}{hint}"
+        raise TypeError(Message((), problem).within(path)) from None
     try:
         return constructor(**arguments)
     except (TypeError, ValueError) as error:
