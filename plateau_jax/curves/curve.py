@@ -187,6 +187,9 @@ class Curve(Storable):
 
         Source of restarts: SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
+        To join hundreds of curves, join them in halves: `a.then(b).then(c.then(d))`. Curves nested
+        more than 200 deep can reach Python's recursion limit when they are copied or saved.
+
         Args:
             other: The curve that follows.
             scale: Factor for the levels of `other`, above 0 and at most 1.
@@ -341,7 +344,7 @@ class Curve(Storable):
 
         Raises:
             TypeError, ValueError: The kind or an argument is missing, unknown or wrong. The message
-                names it, a wrong one by its path, as in `curve.stages[1].to`.
+                names it by its path, as in `curve.stages[1].to`.
 
         >>> from plateau_jax import Curve
         >>> stages = [["2%", 1.0], ["rest"], ["20%", 0.0, "1-sqrt"]]  # as in a YAML file

@@ -187,12 +187,12 @@ def test_arguments_of_a_different_class(curve):
 @pytest.fixture(scope="module")
 def deepest():
     curve: Curve = CURVE
-    for index in range(100):
+    for index in range(200):
         curve = curve.cooldown(900 - index, 1000)
     return curve
 
 
-def test_curve_nested_100_deep_can_be_copied_and_saved(deepest):
+def test_curve_nested_200_deep_can_be_copied_and_saved(deepest):
     copies = [
         copy.deepcopy(deepest),
         pickle.loads(pickle.dumps(deepest)),
