@@ -100,6 +100,13 @@ def test_any_stages_are_within_1e_5(start, stages, end, scale, jumps_at_the_end)
         check_prediction(curve, 1e-5)
 
 
+def test_plateau_before_zeros_is_within_1e_5():
+    """The sums change fastest at its end, which is far from the end of the curve."""
+    curve = StagedCurve([(50_000,), (0, 0.0), (50_000,)], start=1.0)
+    with patch("plateau_jax.tools.theory.step_bins.MAX_SINGLE_STEPS", 2**14):
+        check_prediction(curve, 1e-5)
+
+
 def test_longest_curve_follows_its_sum_in_little_memory():
     tracemalloc.start()
     longest = compare(StagedCurve([(MAX_STEP,)], start=0.3))
