@@ -13,11 +13,6 @@ minutes on one CPU core.
     python examples/batch_plan.py --tokens 1024000 --plan 0:1024 204800:2048
     python examples/batch_plan.py --resume        (keeps settings that are not given again)
     torchrun --nproc-per-node 2 examples/batch_plan.py --resume --micro-batch 256
-
-With --seesaw it compares a cosine with the batch plan that doubles the batch instead of halving the
-learning rate, over several seeds (see helpers/seesaw.py).
-
-    python examples/batch_plan.py --seesaw 8
 """
 
 from helpers import program
@@ -30,16 +25,16 @@ import signal
 import sys
 from pathlib import Path
 
+import jax
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from helpers.seesaw import compare_with_cosine, lrs_in_jax
 from matplotlib.ticker import EngFormatter
 from tqdm import tqdm
 from train_gpt import GPT, loss_fn, read_text, say, stopped, with_saved_settings
 
-from plateau_jax import BatchPlan, DataClock, PlateauCurve
+from plateau_jax import BatchPlan, DataClock, PlateauCurve, scale_by_curve
 from torch_bridge import Checkpoints, MetricLog, TrainStep, distribute
 
 matplotlib.use("Agg")  # writes files, opens no window
@@ -108,10 +103,21 @@ def train(run, rows, args, stop, save):
     bar.close()
 
 
+def lrs_in_jax(curve, counts):
+    """Return the learning rates of an optax transformation that gets these counts."""
+    transformation = scale_by_curve(curve, PEAK, DataClock(UNIT))
+
+    def update(state, count):
+        _, state = transformation.update({}, state, count=count)
+        return state, state.learning_rate
+
+    return np.array(jax.lax.scan(update, transformation.init({}), np.int32(counts))[1])
+
+
 def compare(runs, curve):
     """Print how many learning rates differ between the runs, and between the frameworks."""
     begins, counts, in_torch, _ = zip(*(run.read_figures() for run in runs), strict=True)
-    in_jax = [lrs_in_jax(curve, PEAK, UNIT, run_counts) for run_counts in counts]
+    in_jax = [lrs_in_jax(curve, run_counts) for run_counts in counts]
     _, *common = np.intersect1d(*begins, return_indices=True)
     pairs = {
         "at equal tokens in PyTorch": [
@@ -167,13 +173,7 @@ def stage(text):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--tokens", type=int, help="tokens of each run (2048000; with --seesaw 262144)")
-    add(
-        "--seesaw",
-        type=int,
-        metavar="SEEDS",
-        help="only compare Seesaw with its cosine, on the CPU",
-    )
+    add("--tokens", type=int, default=2_048_000, help="tokens of each run (2048000)")
     about = (
         f"after FROM tokens, batches of BATCH tokens ({PLAN}); the constant batch is the last one"
     )
@@ -191,10 +191,6 @@ def arguments():
     add("--resume", action="store_true", help="continue from the newest checkpoint")
     add("--output", type=Path, default=Path("batch_plan.png"), metavar="FILE")
     args, settings = with_saved_settings(parser)
-    if args.tokens is None:
-        args.tokens = 2_048_000 if args.seesaw is None else 262_144
-    if args.seesaw is not None:
-        program.check_positive(parser, args, "seesaw", "tokens")
     try:
         steps = args.tokens // UNIT
         curve = PlateauCurve(
@@ -215,9 +211,6 @@ def arguments():
 
 def main() -> None:
     args, settings, curve, plans = arguments()
-    if args.seesaw is not None:
-        compare_with_cosine(args.seesaw, args.tokens)
-        return
     torch.set_num_threads(1)  # the model is small
     rows = read_text()[0].unfold(0, CONTEXT + 1, CONTEXT)
     rows = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]

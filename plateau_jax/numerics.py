@@ -20,10 +20,6 @@ SLACK = 1 << (BITS - 208)
 _DECIMAL = Context(prec=100)  # digits
 _COMPARED = Context(prec=60)  # digits
 
-_RELIABLE_BITS = 270
-"""Numbers computed in 352 bits are correct to at least these: what should be 2 may be 1.99…9, but
-is 2 in 270 bits."""
-
 Level = Decimal
 """A level of a curve, with 100 digits."""
 
@@ -84,10 +80,7 @@ def fixed(number: Any) -> int:
 
 def nearest_power(number: Fraction, exponent: Fraction) -> float:
     """Return the float64 nearest to a fraction above 0 raised to a power; it may be infinity."""
-    power = to_mpf(number) ** to_mpf(exponent)
-    # First without its last bits: otherwise a wrong one would decide how a result halfway between
-    # two float64 is rounded.
-    return float(mpmath_context().mpf(power, prec=_RELIABLE_BITS))
+    return float(to_mpf(number) ** to_mpf(exponent))
 
 
 def nearest_float32(level: Level) -> float:

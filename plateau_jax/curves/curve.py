@@ -1,6 +1,5 @@
 """`Curve`, the base class of every kind of curve."""
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self, cast, overload
@@ -20,8 +19,6 @@ from plateau_jax.table.segments import Segment, list_segments
 
 Step = int | np.integer[Any]
 Steps = NDArray[Any] | Sequence[Any]
-
-_MAX_DEPTH = 64
 
 
 class Curve(Storable):
@@ -53,29 +50,15 @@ class Curve(Storable):
     _exact_segments: tuple[ExactSegment, ...]
     """The segments in exact numbers, none empty; the last is the end."""
 
-    _depth: int  # of nested derived curves
-
     def __init_subclass__(cls, *, kind: str) -> None:
         super().__init_subclass__(kind=kind)
         serialization.CURVE_CLASSES[kind] = cls
 
-    def _set_segments(
-        self,
-        segments: Iterable[ExactSegment],
-        unit: int | None = None,
-        parents: Sequence["Curve"] = (),
-    ) -> None:
+    def _set_segments(self, segments: Iterable[ExactSegment], unit: int | None = None) -> None:
         """Set what follows from the arguments, which the constructor has checked and set."""
-        depth = max((1 + parent._depth for parent in parents), default=0)
-        # Python's recursion limit would let a deeper curve be saved, but not be loaded.
-        if depth > _MAX_DEPTH:
-            problem = f"curves are nested {depth} deep, at most {_MAX_DEPTH} may be"
-            raise ValueError(f"{problem}: join many in halves, a.then(b).then(c.then(d))")
         exact = tuple(exact_segments.drop_empty([*segments]))
         # Without `vars`, a frozen dataclass allows no assignment.
-        vars(self).update(
-            _exact_segments=exact, total_steps=exact[-1].begin, unit=unit, _depth=depth
-        )
+        vars(self).update(_exact_segments=exact, total_steps=exact[-1].begin, unit=unit)
 
     @cached_property
     def table(self) -> Table:
@@ -105,7 +88,7 @@ class Curve(Storable):
         Each is a named tuple of `first_step`, `last_step` (None for the end), `kind`, and the
         multipliers at its beginning and at its end, `start` and `end`.
         """
-        return list_segments(self._exact_segments, self)
+        return list_segments(self._exact_segments)
 
     @overload
     def __call__(self, step: Step) -> float: ...
@@ -124,9 +107,7 @@ class Curve(Storable):
             TypeError: A step is not an integer, or is a JAX array: use `optax_schedule`.
         """
         if type(step) is int:
-            # torch.compile may trace an int as a symbol; `index` turns it into the number itself.
-            clamped = min(max(operator.index(step), 0), MAX_STEP)
-            return _evaluate_one(self, clamped)
+            return evaluate(PYTHON, self._python_table, min(max(step, 0), MAX_STEP))
         steps = checks.clamp_steps(step)
         if isinstance(step, int | np.integer):
             return self(int(steps))
@@ -185,8 +166,7 @@ class Curve(Storable):
             shape: Any shape of a stage.
 
         Raises:
-            TypeError, ValueError: An argument is wrong; an exponential or `"t^-P"` cooldown to 0;
-                derived curves nested more than 64 deep.
+            TypeError, ValueError: An argument is wrong; an exponential or `"t^-P"` cooldown to 0.
 
         Warns:
             CurveWarning: The curve is 0 at step `at` already; or `to` is at least 1e-6 and below
@@ -206,6 +186,9 @@ class Curve(Storable):
             scale · other(step - total_steps)    after that
 
         Source of restarts: SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
+
+        To join hundreds of curves, join them in halves: `a.then(b).then(c.then(d))`. Curves nested
+        more than 200 deep can reach Python's recursion limit when they are copied or saved.
 
         Args:
             other: The curve that follows.
@@ -372,15 +355,6 @@ class Curve(Storable):
          'start': 0.0}
         """
         return serialization.curve_from_dict(cls, arguments)
-
-
-def _evaluate_one(curve: Curve, step: int) -> float:
-    return evaluate(PYTHON, curve._python_table, step)
-
-
-# torch.compile calls a function with this mark while it traces, and takes its result as a constant.
-# It could not trace how a table is built.
-_evaluate_one.__dict__["_dynamo_marked_constant"] = True
 
 
 def check_curve(path: checks.Path | str, value: Any) -> Curve:

@@ -10,13 +10,7 @@ from typing import Any, final
 from plateau_jax.arguments import checks
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.numerics import Level, as_level, nearest_power
-from plateau_jax.table.exact_segments import (
-    ExactSegment,
-    first_and_last_steps,
-    with_stops,
-)
-
-_MAX_FACTOR = 2**31
+from plateau_jax.table.exact_segments import ExactSegment, with_stops
 
 _HIGHEST = Level("1.000000000000001")
 """The product of two rounded decimals may be a little above 1: 0.7071067811865476 ·
@@ -39,7 +33,9 @@ class ScaledCurve(Curve, kind="scaled"):
         curve = check_curve("curve", self.curve)
         pairs = check_pairs(self.pairs)
         unit = checks.count("unit", self.unit, 1)
-        check_unit(curve, unit)
+        if curve.unit is not None and unit != curve.unit:
+            expected = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
+            raise ValueError(checks.must("unit", unit, expected))
         reference = checks.count("reference", self.reference, 1)
         exponent = checks.number("exponent", self.exponent)
         if not 0 < exponent <= 2:
@@ -55,28 +51,18 @@ class ScaledCurve(Curve, kind="scaled"):
                 raise ValueError(checks.must(("pairs", index, "threshold"), threshold, limit))
 
         begins = [threshold // unit for threshold, _ in pairs]
-        factors = [_factor(batch, reference, exponent) for _, batch in pairs]
+        power = Fraction(as_level(exponent))
+        factors = [nearest_power(Fraction(batch, reference), power) for _, batch in pairs]
         segments = _scaled_segments(curve, begins, factors)
-        highest = max(max(segment.start, segment.end) for segment in segments)
-        if highest > _MAX_FACTOR:
-            limit = "not be scaled so often: the factors are above 2**31"
-            raise ValueError(checks.must("curve", curve, limit))
         if max(factors) > 1:
             _check_levels(segments, reference)
 
         vars(self).update(curve=curve, pairs=pairs, reference=reference, exponent=exponent)
-        self._set_segments(segments, unit, [curve])
+        self._set_segments(segments, unit)
 
     def __repr__(self) -> str:
         options = f"reference={self.reference}, exponent={self.exponent!r}"
         return f"BatchPlan({self.pairs!r}).scale({self.curve!r}, {self.unit}, {options})"
-
-
-def check_unit(curve: Curve, unit: int) -> None:
-    """Raise a ValueError if the curve follows a batch plan in a different unit."""
-    if curve.unit is not None and unit != curve.unit:
-        expected = f"be {curve.unit}, the unit of the curve, which follows a batch plan"
-        raise ValueError(checks.must("unit", unit, expected))
 
 
 def check_pairs(pairs: Any) -> tuple[tuple[int, int], ...]:
@@ -119,23 +105,12 @@ def _scaled_segments(
     return segments
 
 
-def _factor(batch_size: int, reference: int, exponent: float) -> float:
-    """Return the float64 nearest to (batch/reference)^exponent."""
-    factor = nearest_power(Fraction(batch_size, reference), Fraction(as_level(exponent)))
-    # Outside these limits, the arguments are surely a mistake.
-    if not 1 / _MAX_FACTOR <= factor <= _MAX_FACTOR:
-        nearer = f"be nearer to the batch size {checks.short_repr(batch_size)}"
-        effect = f"the factor is {factor:.3g}, outside 2**-31 … 2**31"
-        raise ValueError(checks.must("reference", reference, f"{nearer}: {effect}"))
-    return factor
-
-
 def _check_levels(segments: Sequence[ExactSegment], reference: int) -> None:
-    for segment, first, last in first_and_last_steps(segments):
-        # A segment is monotone, so it is highest at one of its ends.
-        step = first
-        if segment.end > segment.start:
-            step = last
+    for segment, after in with_stops(segments):
+        # A segment is monotone, so it is highest at its first or at its last step.
+        step = segment.begin
+        if after is not None and segment.end > segment.start:
+            step = after - 1
         level = segment.at(step)
         if level > _HIGHEST:
             # 16 digits, because a level may lie only a little above 1.

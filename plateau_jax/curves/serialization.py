@@ -46,9 +46,7 @@ def _class_of_kind(values: dict[str, Any], path: Path) -> type[Any]:
     """Remove the kind, and return its class."""
     kinds = ", ".join(map(repr, CURVE_CLASSES))
     path = (*path, "kind")
-    if "kind" not in values:
-        raise ValueError(Message(path, f" is missing: write one of {kinds}"))
-    kind = values.pop("kind")
+    kind = values.pop("kind", None)
     if not isinstance(kind, str) or kind not in CURVE_CLASSES:
         choices = f"be one of {kinds}; or the curve was {DIFFERENT_VERSION}"
         raise ValueError(checks.must(path, kind, choices))
@@ -61,18 +59,17 @@ def build(
     path: Path = (),
     hint: str = "",
 ) -> Any:
-    """Call a constructor with arguments by name; errors name the argument by its path."""
-    parameters = inspect.signature(constructor).parameters
-    for name in arguments:
-        if name not in parameters:
-            known = f"{constructor.__qualname__}, which has {', '.join(parameters)}"
-            problem = f"{checks.short_repr(name)} is not an argument of {known}{hint}"
-            raise ValueError(Message((), problem).within(path))
-    required = [name for name, item in parameters.items() if item.default is item.empty]
-    for name in required:
-        if name not in arguments:
-            needed = f"{constructor.__qualname__} needs {', '.join(required)}"
-            raise TypeError(Message((*path, name), f" is missing: {needed}"))
+    """Call a constructor with arguments by name; errors name the argument by its path.
+
+    The hint is added to the error of an unknown or missing argument.
+    """
+    signature = inspect.signature(constructor)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        known = ", ".join(signature.parameters)
+        problem = f"{constructor.__qualname__} {error}; it has {known}{hint}"
+        raise TypeError(Message((), problem).within(path)) from None
     try:
         return constructor(**arguments)
     except (TypeError, ValueError) as error:

@@ -1,6 +1,5 @@
 """All shapes, and how users write them."""
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
@@ -73,9 +72,8 @@ SHAPES = {shape.name: shape for shape in _SHAPES}
 SHAPES_ALLOWING_ZERO = {name: shape for name, shape in SHAPES.items() if shape.allows_zero}
 """The shapes that can join any two levels."""
 
-_POWER = re.compile(r"[0-9]+(\.[0-9]*)?|\.[0-9]+")
-_MAX_CHARACTERS = 24
-"""The longest P: as long as any float prints, and short enough for exact arithmetic."""
+_DIGITS = Context(prec=100)
+"""The digits of P."""
 
 
 def parse_shape(shape: str) -> Shape:
@@ -118,23 +116,21 @@ def canonical_shape(path: Path | str, value: Any, names: Collection[str]) -> str
 
 
 def _parse_power(path: Path | str, value: str, shape: Shape, text: str) -> Decimal:
-    if len(text) > _MAX_CHARACTERS or not _POWER.fullmatch(text):
-        example = shape.name.replace("P", "0.5")
-        must_have = (
-            f"have a decimal for P without sign, space or exponent, of at most {_MAX_CHARACTERS} "
-            f"characters, as in {example!r}"
-        )
-        raise ValueError(checks.must(path, value, must_have))
-    power = Decimal(text)
     assert shape.powers  # a formula has a P
     least, most = shape.powers
-    if not Decimal(least) <= power <= Decimal(most):
-        raise ValueError(checks.must(path, value, f"have a P in [{least}, {most}]"))
-    return power
+    try:
+        power = Decimal(text)
+        if Decimal(least) <= power <= Decimal(most):
+            return power
+    except ArithmeticError:  # not a number
+        pass
+    example = shape.name.replace("P", "0.5")
+    must_have = f"have a decimal for P in [{least}, {most}], as in {example!r}"
+    raise ValueError(checks.must(path, value, must_have))
 
 
 def _spell_formula(formula: str, power: Decimal) -> str:
-    digits = format(power.normalize(Context(prec=_MAX_CHARACTERS)), "f")
+    digits = format(power.normalize(_DIGITS), "f")
     simpler = SHAPES[formula].equal_shapes.get(digits)
     return simpler or formula.replace("P", digits)
 

@@ -75,20 +75,6 @@ def with_stops(segments: Sequence[ExactSegment]) -> Iterator[tuple[ExactSegment,
     yield segments[-1], None
 
 
-def first_and_last_steps(
-    segments: Sequence[ExactSegment],
-) -> Iterator[tuple[ExactSegment, int, int]]:
-    """Yield each segment, with its first and last step.
-
-    The last segment, which never ends, counts as one step.
-    """
-    for segment, after in with_stops(segments):
-        if after is None:
-            yield segment, segment.begin, segment.begin
-        else:
-            yield segment, segment.begin, after - 1
-
-
 def cut_segments(segments: Sequence[ExactSegment], begin: int, stop: int) -> Iterator[ExactSegment]:
     """Yield each segment that has one of the steps begin … stop - 1, cut to these.
 

@@ -245,9 +245,8 @@ def _polynomial(
     columns, errors = _economization(degree)
     rest = series[degree + 1 :]
     polynomial: list[int] = []
-    for k, (term, column) in enumerate(zip(series, columns, strict=False)):
-        replaced = rest[(k - degree - 1) % 2 :: 2]
-        polynomial.append(term + (sum(map(mul, column, replaced)) >> TERMS))
+    for term, column in zip(series, columns, strict=False):
+        polynomial.append(term + (sum(map(mul, column, rest)) >> TERMS))
     error = sum(map(mul, errors, map(abs, rest))) >> TERMS
     # The tail is at most the last term, since each further term is at most half of the one before.
     return polynomial, error + abs(series[-1])
@@ -281,8 +280,7 @@ def _economization(degree: int) -> tuple[list[tuple[int, ...]], list[int]]:
     yⁿ is a sum of Chebyshev polynomials, which lie in [-1, 1]. Those above the degree are left out:
     y² = (1 + T₂)/2, so for degree 1 it becomes 1/2, which is at most 1/2 off.
 
-    The polynomials are returned by power: for y^k, its coefficients in those n that have the parity
-    of k, since the others are 0.
+    The polynomials are returned by power: for y^k, its coefficient in each of them.
     """
     chebyshev = [[1], [0, 1]]
     for _ in range(degree):
@@ -303,5 +301,4 @@ def _economization(degree: int) -> tuple[list[tuple[int, ...]], list[int]]:
                     polynomial[k] += coefficient * c
         polynomials.append(polynomial)
         errors.append(error)
-    by_power = list(zip(*polynomials, strict=True))
-    return [by_power[k][(k - degree - 1) % 2 :: 2] for k in range(degree + 1)], errors
+    return list(zip(*polynomials, strict=True)), errors

@@ -1,11 +1,10 @@
 """The segments of a curve as data: `Curve.segments`."""
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from plateau_jax.numerics import nearest_float32, rounded
-from plateau_jax.table.exact_segments import ExactSegment
+from plateau_jax.numerics import nearest_float32
+from plateau_jax.table.exact_segments import ExactSegment, with_stops
 
 
 class Segment(NamedTuple):
@@ -29,26 +28,16 @@ class Segment(NamedTuple):
     there, unless the curve jumps."""
 
 
-def list_segments(
-    exact_segments: Sequence[ExactSegment], values_at: Callable[[Any], Any]
-) -> tuple[Segment, ...]:
-    """Return the segments as users see them.
-
-    Args:
-        exact_segments: The segments in exact numbers.
-        values_at: The curve as a function from an array of steps to an array of multipliers.
-    """
-    starts: list[float] = values_at([segment.begin for segment in exact_segments]).tolist()
+def list_segments(exact_segments: Sequence[ExactSegment]) -> tuple[Segment, ...]:
+    """Return the segments as users see them."""
     segments: list[Segment] = []
-    neighbors = zip(pairwise(exact_segments), pairwise(starts), strict=True)
-    for (segment, following), (start, end) in neighbors:
-        after = following.begin
-        level = segment.at(after)
-        if rounded(level) != rounded(following.at(after)):  # the curve jumps
-            end = nearest_float32(level)
-        segments.append(Segment(segment.begin, after - 1, _kind_of(segment), start, end))
-    last = exact_segments[-1]
-    segments.append(Segment(last.begin, None, _kind_of(last), starts[-1], starts[-1]))
+    for segment, after in with_stops(exact_segments):
+        start = end = nearest_float32(segment.at(segment.begin))
+        last_step = None
+        if after is not None:
+            end = nearest_float32(segment.at(after))
+            last_step = after - 1
+        segments.append(Segment(segment.begin, last_step, _kind_of(segment), start, end))
     return tuple(segments)
 
 

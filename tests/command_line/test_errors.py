@@ -28,7 +28,10 @@ def check_no_file_is_written(folder, capsys, arguments, message):
     ("arguments", "message"),
     [
         ("", "no curve: give TOTAL, --stage STEPS or --from FILE"),
-        ("100 --wsd", "warmup_steps is missing: StagedCurve.wsd needs total_steps, warmup_steps, "),
+        (
+            "100 --wsd",
+            "StagedCurve.wsd missing a required argument: 'warmup_steps'; it has total_steps, ",
+        ),
         ("--stage Rest", "stages[0].steps = 'Rest' must be an integer or text"),
         ("100 --plateau 9,5 5", "plateaus[0].start = '9,5' must be a number"),
         ("100 --peak nan", "peak = nan must be"),
@@ -127,8 +130,14 @@ def test_wrong_json_file(tmp_path, capsys, text, message):
         ("1000 --peak -1e-3", "peak = -0.001 must be 0, or a finite float32"),
         ("1000 --pek 3", "unrecognized arguments: --pek 3"),
         ("1000 --wsd --stage 5", "--wsd builds the stages: leave --stage out"),
-        ("1000 --start 0.5", "'start' is not an argument of PlateauCurve, which has total_steps, "),
-        ("--stage 9 1 --min-lr-ratio 0.1", "'min_lr_ratio' is not an argument of StagedCurve, "),
+        (
+            "1000 --start 0.5",
+            "PlateauCurve got an unexpected keyword argument 'start'; it has total_steps, ",
+        ),
+        (
+            "--stage 9 1 --min-lr-ratio 0.1",
+            "StagedCurve got an unexpected keyword argument 'min_lr_ratio'; it has stages, ",
+        ),
         ("1000 --plot -", "--plot writes a picture: give a file name, not -"),
     ],
 )

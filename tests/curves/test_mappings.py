@@ -44,7 +44,6 @@ PLACES = [
     ("other", BASE.first_difference),
     ("other", lambda curve: BASE.same_until(curve, 300)),
     ("curve", lambda curve: PLAN.scale(curve, 4, reference=16)),
-    ("curve", lambda curve: BatchPlan.seesaw(curve, 4, unit=4, largest=64)),
     ("curves[1]", lambda curve: stack([BASE, curve])),
     ("curves['other']", lambda curve: compare({"base": BASE, "other": curve})),
     ("curves[1]", lambda curve: plot(BASE, curve)),

@@ -21,10 +21,6 @@ def text_and_integers() -> list[tuple[Value, Value]]:
             plan.scale(integers, 1_000_000, reference=4_000_000),
         ),
         (
-            BatchPlan.seesaw(text, "4k", unit="4000", largest="1M"),
-            BatchPlan.seesaw(integers, 4_000, unit=4_000, largest=1_000_000),
-        ),
-        (
             StagedCurve([("2k", 1.0), ("rest",)], total_steps="10000"),
             StagedCurve([(2_000, 1.0), (8_000,)]),
         ),

@@ -20,7 +20,7 @@ from plateau_jax.tools.design.answers import (
     learning_rates_at_step,
     warmup_arguments,
 )
-from plateau_jax.tools.theory.bounds import note
+from plateau_jax.tools.theory.bounds import NOTE
 
 STABLE = PlateauCurve(60, warmup_steps=6, plateaus=[(0, 70)], min_lr_ratio=0.1)
 STAGES = [(4, 1.0), (16,), (0, 0.5), (10, 0.1, "exponential"), (10, 0.0, "1-sqrt")]
@@ -125,8 +125,7 @@ def test_ratios_and_learning_rates_match_the_library():
 
 
 def test_note_is_that_of_the_library():
-    assert answer_about_curves(STABLE)["note"] == note(is_scaled=False)
-    assert answer_about_curves(STABLE, SCALED)["note"] == note(is_scaled=True)
+    assert answer_about_curves(STABLE)["note"] == NOTE
 
 
 def test_curve_at_zero_has_no_ratio():

@@ -147,13 +147,3 @@ def test_two_processes_save_together_on_ctrl_c(tmp_path):
     assert stopped is not None, last_line
     *_, last_update = logged_updates(tmp_path, "constant")
     assert last_update["consumed"] == int(stopped[1])
-
-
-def test_seesaw_resumes_with_equal_weights(tmp_path):
-    """The program itself compares learning rates and weights."""
-    lines = run(tmp_path, "batch_plan.py", "--seesaw", 2, "--tokens", 8192)
-    assert lines[-3:] == [
-        "without a warmup, in batches of 1024: 8 updates, and 6 of Seesaw;",
-        "stopped after 5 and resumed, it ends with the same weights",
-        "PyTorch and JAX have the same learning rates at every update",
-    ]

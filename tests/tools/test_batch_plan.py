@@ -6,9 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, strategies as st
-from support.curves.descriptions import build, descriptions
-from support.numerics.oracle import Oracle, are_equal
+from hypothesis import given, strategies as st
 
 from plateau_jax import BatchPlan, PlateauCurve, StagedCurve
 
@@ -99,7 +97,7 @@ def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processe
     for threshold, batch in pairs:
         if batch % (micro_batch * processes):
             divides = False
-            with pytest.raises(ValueError, match=f"batch at consumed = {threshold} is {batch}"):
+            with pytest.raises(ValueError, match=f"does not divide the batch size {batch}$"):
                 plan.micro_batches(threshold, micro_batch, processes)
         else:
             count = plan.micro_batches(threshold, micro_batch, processes)
@@ -109,9 +107,7 @@ def test_micro_batches_divide_batch_or_are_rejected(pairs, micro_batch, processe
         plan.check(micro_batch, processes)
         plan.check(micro_batch * processes)
     else:
-        with pytest.raises(
-            ValueError, match=r"of pairs\[\d\] = \(\d+, \d+\) is .* does not divide"
-        ):
+        with pytest.raises(ValueError, match="does not divide the batch size"):
             plan.check(micro_batch, processes)
 
 
@@ -130,63 +126,6 @@ def test_scaled_curve_follows_formula_at_every_step(pairs, total_steps, min_lr_r
     for step in range(total_steps + 100):
         expected = curve(step) * math.sqrt(plan(step) / 40)
         assert scaled(step) == pytest.approx(expected, rel=1e-6, abs=1e-9)
-
-
-class Halvings:
-    """How often an exact curve has halved, from each step on."""
-
-    def __init__(self, description):
-        self.curve = Oracle(description)
-        # Between these steps a curve rises or falls throughout.
-        turns = {self.curve.total_steps}
-        for segment, stop in self.curve.with_stops():
-            turns |= {segment.begin, stop - 1}
-        self.turns = turns
-        self.highest = max(map(self.curve, turns))
-
-    def has_halved(self, step, times):
-        level = self.curve(step)
-        limit = self.highest / 2**times
-        return level < limit or are_equal(level, limit)
-
-    def stays_halved(self, step, times):
-        """Return True if the curve has halved so often at this step and at all later ones."""
-        later = [turn for turn in self.turns if turn > step]
-        return all(self.has_halved(turn, times) for turn in [step, *later])
-
-
-@given(descriptions(), st.integers(1, 5), st.integers(1, 3), st.integers(0, 40))
-def test_seesaw_doubles_where_curve_has_halved(description, batch, unit, doublings):
-    curve = build(description)
-    halvings = Halvings(description)
-    assume(halvings.highest)
-    plan = BatchPlan.seesaw(curve, batch, unit=unit, largest=batch << doublings)
-    steps = []
-    doubled = []
-    for threshold, size in plan.pairs:
-        steps.append(threshold // unit)
-        doubled.append(int(math.log2(size / batch)))
-        assert threshold == steps[-1] * unit
-        assert size == batch << doubled[-1]
-    for step, times in zip(steps, doubled, strict=True):
-        assert step < curve.total_steps
-        assert halvings.stays_halved(step, times)
-        # The last of these doublings was not due a step before.
-        assert step == 0 or not halvings.has_halved(step - 1, times)
-    # The next doubling is due at the next threshold, or never.
-    for following, times in zip(steps[1:], doubled[:-1], strict=True):
-        assert not halvings.has_halved(following - 1, times + 1)
-    if doubled[-1] < doublings:
-        assert not halvings.stays_halved(curve.total_steps - 1, doubled[-1] + 1)
-    plan.scale(curve, unit, reference=batch)
-
-
-def test_seesaw_fits_scale_however_long_the_curve():
-    curve = PlateauCurve(3 * 10**8)
-    plan = BatchPlan.seesaw(curve, 1, unit=1, largest=2)
-    assert plan.pairs == ((0, 1), (150_000_000, 2))
-    scaled = plan.scale(curve, 1, reference=1, exponent=1)
-    assert scaled(150_000_000) == 1
 
 
 def test_product_of_rounded_decimals_may_be_1():

@@ -21,9 +21,9 @@ from plateau_jax.tools.design.messages import advice_about, placed_message
 from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw, thin_out
 from plateau_jax.tools.drawing.segment_table import segment_table
 from plateau_jax.tools.theory.bounds import (
+    NOTE,
     LeastBound,
     minimize_bound,
-    note,
     peak_at_equal_length,
 )
 
@@ -120,8 +120,7 @@ def answer_comparison(question: Mapping[str, Any]) -> dict[str, Any]:
     The bounds take longest: while a handle is dragged, the picture must not wait for them.
     """
     curves = _valid_curves(question)
-    is_scaled = any(curve.unit is not None for curve, _ in curves)
-    return {"ratios": compare_curves(curves), "note": note(is_scaled=is_scaled)}
+    return {"ratios": compare_curves(curves), "note": NOTE}
 
 
 def _valid_curves(question: Mapping[str, Any]) -> list[tuple[Curve, float]]:

@@ -1,4 +1,4 @@
 """Compare curves by a bound from theory, without a run.
 
-`step_bins` (sums over many steps), `bounds` (the last-iterate bound).
+`step_bins` (multipliers of many steps at once), `bounds` (the last-iterate bound).
 """

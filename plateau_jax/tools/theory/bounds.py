@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, overload
 
 import numpy as np
@@ -13,15 +13,9 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.tools.drawing import tables
 from plateau_jax.tools.drawing.legend import legend_labels
 from plateau_jax.tools.drawing.plots import name_curves
-from plateau_jax.tools.theory.step_bins import last_iterate_sums, step_bins, suffix_sums
+from plateau_jax.tools.theory.step_bins import step_bins
 
 _Floats = NDArray[np.float64]
-
-MAX_SINGLE_STEPS = 2**20
-"""Up to this many steps, every step is summed; above, bins of several steps."""
-
-_NEAREST = 512
-"""Number of last steps that are summed one by one even then."""
 
 _TAIL_COST = 4
 """The factor of a tail's sum in T₂.
@@ -30,19 +24,15 @@ The bound is valid for factors from 1 on; with 2.6 or more, linear and cosine de
 of their steps.
 """
 
-_RATIOS = "Ratios to the first curve, each curve at its own best peak."
-
-_LIMITS = (
-    "They predict neither the loss itself nor the ranking at one fixed peak. In published runs "
+NOTE = (
+    "Relative to the first curve, each curve at its own best peak. Each step counts as one update "
+    "at a constant batch size, so this is not the bound of a run with BatchPlan.scale. The "
+    "numbers predict neither the loss itself nor the ranking at one fixed peak. In published runs "
     "(124M parameters, AdamW; nothing fitted), ranks by bound and by best loss correlate at 0.87 "
     "and 0.88 (Spearman; 25000 and 50000 steps), logarithms of predicted and best peaks at 0.95 "
     "and 0.93. If only the length changes, keep the peak."
 )
-
-_OF_SCALED = (
-    "compare treats each step as one update at a constant batch size. A run with BatchPlan.scale "
-    "makes fewer, larger updates, so this is not its bound."
-)
+"""The text below a table of bounds."""
 
 
 class LeastBound(NamedTuple):
@@ -59,7 +49,7 @@ class Comparison:
     >>> from plateau_jax import PlateauCurve, compare
     >>> linear = PlateauCurve(1000, decay_shape="linear")
     >>> table = compare({"linear": linear, "cosine": PlateauCurve(1000)})
-    >>> print(str(table).partition("Ratios")[0])
+    >>> print(str(table).partition("Relative")[0])
             bound  best peak
     linear  1.000       1.00
     cosine  1.029      0.972
@@ -72,15 +62,13 @@ class Comparison:
     peaks: tuple[float, ...]
     bound: float
     peak: float
-    _is_scaled: bool = field(default=False, repr=False, kw_only=True)
-    """True if a curve follows a batch plan."""
 
     def __str__(self) -> str:
-        return tables.as_text(_table_rows(self, 1.0), note(is_scaled=self._is_scaled))
+        return as_text(self, 1.0)
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks."""
-        return tables.as_html(_table_rows(self, 1.0), note(is_scaled=self._is_scaled))
+        return tables.as_html(_table_rows(self, 1.0), NOTE)
 
 
 @overload
@@ -151,27 +139,7 @@ def compare(*curves: Curve | Iterable[Curve] | Mapping[str, Curve]) -> Compariso
     for (curve, _), least in zip(checked, minima, strict=True):
         bounds.append(least.bound / first.bound)
         peaks.append(peak_at_equal_length(curve, least) / first_peak)
-    is_scaled = any(curve.unit is not None for curve, _ in checked)
-    return Comparison(
-        tuple(names),
-        tuple(bounds),
-        tuple(peaks),
-        first.bound,
-        first.peak,
-        _is_scaled=is_scaled,
-    )
-
-
-def note(introduction: str = _RATIOS, *, is_scaled: bool) -> str:
-    """Return the text below a table of bounds.
-
-    Args:
-        introduction: What the columns are relative to.
-        is_scaled: True if a curve follows a batch plan.
-    """
-    if is_scaled:
-        return f"{introduction} {_OF_SCALED} {_LIMITS}"
-    return f"{introduction} {_LIMITS}"
+    return Comparison(tuple(names), tuple(bounds), tuple(peaks), first.bound, first.peak)
 
 
 def _table_rows(comparison: Comparison, first_peak: float) -> list[tuple[str, ...]]:
@@ -185,10 +153,7 @@ def _table_rows(comparison: Comparison, first_peak: float) -> list[tuple[str, ..
 
 def as_text(comparison: Comparison, first_peak: float) -> str:
     """Return the table and its note as text, given the best peak of the first curve."""
-    peaks = f"Best peaks, if {first_peak:g} is the first curve's."
-    introduction = f"Bounds relative to the first curve. {peaks}"
-    text = note(introduction, is_scaled=comparison._is_scaled)
-    return tables.as_text(_table_rows(comparison, first_peak), text)
+    return tables.as_text(_table_rows(comparison, first_peak), NOTE)
 
 
 def peak_at_equal_length(curve: Curve, least: LeastBound) -> float:
@@ -208,10 +173,10 @@ def minimize_bound(curve: Curve) -> LeastBound:
     >>> minimize_bound(PlateauCurve(1))
     LeastBound(bound=1.0, peak=1.0)
     """
-    s, n = step_bins(curve, MAX_SINGLE_STEPS, _NEAREST)
+    s, n = step_bins(curve)
     if not len(s):
         raise ValueError(f"curve = {checks.short_repr(curve)} has no positive learning rate")
-    tails = suffix_sums(s * n)[1:]
+    tails = _suffix_sums(s * n)[1:]
     # There are few such ends, because the sum of the remaining steps at least halves at each.
     ends = np.flatnonzero(s > tails) + 1
     bounds: list[LeastBound] = []
@@ -222,11 +187,38 @@ def minimize_bound(curve: Curve) -> LeastBound:
 
 
 def _bound_until(s: _Floats, n: _Floats, tail: float) -> LeastBound:
-    """Return the bound and peak of the first bins; the multipliers after them sum to `tail`."""
-    total, squares, inner = last_iterate_sums(s, n)
-    inner += 2 * _TAIL_COST * tail
+    """Return the bound and peak of the first bins; the multipliers after them sum to `tail`.
+
+    A bin has n steps with the multiplier s. All terms of the double sum
+
+        Σ_{k<T-1} s_k / Σ_{j>k} s_j · (Σ_{j≥k} s_j² / Σ_{j≥k} s_j)
+
+    that belong to a bin are taken at its middle.
+    """
+    sums = _suffix_sums(s * n)
+    sums_of_squares = _suffix_sums(s * s * n)
+    after = sums[1:] + s * (n - 1) / 2
+    squares = sums_of_squares[1:] + s * s * (n + 1) / 2
+    counts = n.copy()
+    counts[-1] -= 1  # the last step has no term
+    # Nothing is left to divide by after the last step.
+    denominators = np.where(counts > 0, after, 1.0)
+    double_sum = float(np.sum(counts * s / denominators * squares / (after + s)))
+    double_sum += 2 * _TAIL_COST * tail
     # With S = Σ s, Q = Σ s² and the double sum D: T₁ = 1/(2S) and T₂ = (Q + D·S)/(2S). So with R =
     # √(Q + D·S) the peak is 1/R and the bound R/S. In this form a single step, R = S = s, gives
     # exactly 1/s and 1.
-    root = math.sqrt(squares + inner * total)
+    total = float(sums[0])
+    root = math.sqrt(float(sums_of_squares[0]) + double_sum * total)
     return LeastBound(bound=root / total, peak=1 / root)
+
+
+def _suffix_sums(values: _Floats) -> _Floats:
+    """Return the sum of the values from each index on, and 0 at the end.
+
+    >>> _suffix_sums(np.array([1.0, 2.0, 4.0])).tolist()
+    [7.0, 6.0, 4.0, 0.0]
+    """
+    # Summed from the end: the total minus a prefix would cancel if the last values are small.
+    sums_from_end = np.cumsum(values[::-1])
+    return np.append(sums_from_end[::-1], 0.0)
