@@ -81,12 +81,6 @@ def test_model_over_two_meshes_is_rejected():
     check_rejected(model, "several meshes")
 
 
-def test_divisor_of_gradients_is_rejected():
-    model = fully_shard(Net())
-    model.set_gradient_divide_factor(2.0)
-    check_rejected(model, "averages over the 1 ranks")
-
-
 @by_ddp_or_fsdp
 def test_cuda_graph_rejects_wrapped_model(wrap):
     model = wrap(Net())
@@ -106,6 +100,13 @@ def test_update_of_wrapped_model_reads_nothing(wrap):
         step(BATCH, BATCH)
     # FSDP2 frees memory, and allocates it again, through storages.
     assert set(reads.names) <= {"untyped_storage"}
+
+
+def test_update_averages_whatever_divisor_the_model_had():
+    model = fully_shard(Net())
+    model.set_gradient_divide_factor(2.0)
+    norms = [make_step(model=item)(BATCH).grad_norm for item in (model, fully_shard(Net()))]
+    assert norms[0] == norms[1]
 
 
 NOT_ON_SHARDS = {"sgd", "momentum", "nesterov", "adagrad", "adafactor", "rprop", "muon"}

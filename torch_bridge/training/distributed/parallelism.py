@@ -91,9 +91,7 @@ class DDPParallelism(Parallelism):
         self.may_send_fp16 = bool(self._model._comm_hooks)
         self._left_out: list[nn.Parameter] = []
         self._was_called = False
-        self._torch_post_forward = self._model._post_forward
-        # Not compiled, since torch.compile does not compile torch's own _post_forward either.
-        self._noting_post_forward: Any = torch.compiler.disable(self._post_forward)
+        self._forward_hook: Any = torch.compiler.disable(self._note_call)
 
     def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         known_to_torch: list[nn.Parameter] = self._model._module_parameters
@@ -124,11 +122,8 @@ class DDPParallelism(Parallelism):
     @contextmanager
     def _averaged(self) -> Generator[None]:
         self._was_called = False
-        self._model._post_forward = self._noting_post_forward
-        try:
+        with self._model.register_forward_hook(self._forward_hook):
             yield
-        finally:
-            del self._model._post_forward  # restores the method of the class
         if not self._was_called:
             raise RuntimeError(_NOT_CALLED)
         # Torch itself would raise only in the next forward pass, one update later.
@@ -137,11 +132,10 @@ class DDPParallelism(Parallelism):
         except RuntimeError as error:
             raise RuntimeError(_NOT_AVERAGED) from error
 
-    def _post_forward(self, output: Any) -> Any:
-        # Torch's method makes the same test before it prepares for the backward pass.
+    def _note_call(self, *_: Any) -> None:
+        # Torch makes the same test before it prepares for the backward pass.
         if torch.is_grad_enabled() and self._model.require_backward_grad_sync:
             self._was_called = True
-        return self._torch_post_forward(output)
 
     def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         distributed.all_reduce(values, operation, group=self._group)
@@ -161,6 +155,8 @@ class FSDPParallelism(Parallelism):
         # An earlier training loop may have switched these off, perhaps only in parts of the model.
         self._model.set_requires_gradient_sync(True)
         self._model.set_requires_all_reduce(True)
+        for module in _sharded_modules(model):
+            module.set_gradient_divide_factor(None)  # torch's default: an average over the ranks
         mesh = mesh_of(next(model.parameters()))
         self._groups = mesh.get_all_groups()
         self.size = mesh.size()
@@ -196,8 +192,7 @@ def check_sharded(model: nn.Module) -> None:
 
     Raises:
         ValueError: Only a part of the model is sharded; it is sharded over several meshes, or also
-            with a different kind of parallelism; it has an offload policy; or its gradients may not
-            be averages over ranks.
+            with a different kind of parallelism; or it has an offload policy.
     """
     parameters = list(model.parameters())
     if not _are_sharded_as_one(parameters):
@@ -207,16 +202,6 @@ def check_sharded(model: nn.Module) -> None:
             f"another kind of parallelism: its parameters are {sorted(places)}. Apply fully_shard "
             "to its blocks and then to the model, over one mesh of one dimension, or of two for "
             "hybrid sharding"
-        )
-    # Hybrid sharding divides by a given factor twice, so only torch's default, None, is sure to
-    # average.
-    if any(group.gradient_divide_factor is not None for group in _parameter_groups(model)):
-        size = mesh_of(parameters[0]).size()
-        raise ValueError(
-            "set_gradient_divide_factor was called on the model or a part of it, so gradients may "
-            f"not be averages over the {size} ranks, which a training step needs. Leave that call "
-            "out; for a loss per token of all ranks return (loss.sum(), number of tokens) from "
-            "loss_fn"
         )
 
 
@@ -258,18 +243,6 @@ def reshard(model: nn.Module) -> None:
 
 def _sharded_modules(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if is_sharded(module)]
-
-
-def _parameter_groups(model: nn.Module) -> list[Any]:
-    """Return FSDP2's groups of parameters, each gathered and reduced by one collective."""
-    groups: list[Any] = []
-    for module in _sharded_modules(model):
-        state = module._get_fsdp_state()
-        if hasattr(state, "_fsdp_param_groups"):
-            groups += state._fsdp_param_groups
-        elif state._fsdp_param_group:  # before torch 2.13
-            groups.append(state._fsdp_param_group)
-    return groups
 
 
 def _sends_fp16(module: Any) -> bool:
