@@ -72,7 +72,7 @@ def distribute(
         The model; for `"ddp"` a `DistributedDataParallel` around it.
 
     Raises:
-        TypeError: A block is not a module class; or, with several processes, torch's wrapper has no
+        TypeError: A block is not a class; or, with several processes, torch's wrapper has no
             such option.
         ValueError: The mode is unknown; no module of the model has a class of `blocks`; the model
             is already wrapped; the device is neither a CPU nor CUDA.
@@ -105,12 +105,10 @@ def distribute(
 
 def _classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
     """Return the user's class of blocks, or sequence of classes, as a tuple."""
-    if isinstance(blocks, type | str):  # a string too: the error then shows all of it
+    if isinstance(blocks, type):
         blocks = [blocks]
-    classes: tuple[Any, ...] = tuple(blocks)
+    classes: tuple[type[nn.Module], ...] = tuple(blocks)
     for block in classes:
-        if not (isinstance(block, type) and issubclass(block, nn.Module)):
-            raise TypeError(f"blocks has {checks.short_repr(block)}; it must be a class of modules")
         if not any(isinstance(module, block) for module in model.modules()):
             raise ValueError(f"blocks has {block.__name__}, but no module of the model is one")
     return classes
@@ -221,15 +219,13 @@ def check_unwrapped(model: nn.Module) -> None:
     Raises:
         ValueError: The model is wrapped, or a part is; the message names the wrapper.
     """
-    for module in model.modules():
-        # By the class's name, since importing torch.distributed.fsdp takes most of a second.
-        for base in type(module).__mro__:
-            if base.__name__ in _WRAPPERS:
-                raise ValueError(
-                    "the model, or a part of it, is wrapped for several processes "
-                    f"({base.__name__}). A TrainStep takes a model that is wrapped as a whole: by "
-                    "DistributedDataParallel(model), or by fully_shard of its blocks and then of "
-                    "the model; distribute does either to a plain model"
-                )
-    if any(mesh_of(parameter) is not None for parameter in model.parameters()):
-        raise ValueError("parameters of the model are DTensors, but it is not under fully_shard")
+    # By the class's name, since importing torch.distributed.fsdp takes most of a second.
+    classes = {base.__name__ for module in model.modules() for base in type(module).__mro__}
+    wrappers = sorted(classes.intersection(_WRAPPERS))
+    if wrappers or any(mesh_of(parameter) is not None for parameter in model.parameters()):
+        raise ValueError(
+            "the model, or a part of it, is wrapped for several processes: it has "
+            f"{wrappers or 'DTensors'}. A TrainStep takes a model that is wrapped as a whole: by "
+            "DistributedDataParallel(model), or by fully_shard of its blocks and then of the "
+            "model; distribute does either to a plain model"
+        )

@@ -89,27 +89,21 @@ class DDPParallelism(Parallelism):
         self.rank = self._group.rank()
         # Only a communication hook knows what it compresses gradients to.
         self.may_send_fp16 = bool(self._model._comm_hooks)
-        self._left_out: list[nn.Parameter] = []
+        self._frozen: list[nn.Parameter] = []
         self._was_called = False
         self._forward_hook: Any = torch.compiler.disable(self._note_call)
 
     def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
-        known_to_torch: list[nn.Parameter] = self._model._module_parameters
-        trained = [parameter for parameter in known_to_torch if parameter.requires_grad]
-        trained_ids = set(map(id, trained))
-        self._left_out = [parameter for parameter in parameters if id(parameter) not in trained_ids]
-        self._check_left_out()
-        # Parameters that were frozen when DDP was built are known to it, but not averaged.
+        # DDP averages the parameters that were not frozen when it was built.
         num_averaged = self._model._get_ddp_logging_data()["num_parameter_tensors"]
-        if len(trained) > num_averaged:
+        candidates = {*self.module.parameters(), *parameters}
+        if sum(parameter.requires_grad for parameter in candidates) > num_averaged:
             raise ValueError(_LEFT_OUT)
-
-    def _check_left_out(self) -> None:
-        if any(parameter.requires_grad for parameter in self._left_out):
-            raise ValueError(_LEFT_OUT)
+        self._frozen = [parameter for parameter in parameters if not parameter.requires_grad]
 
     def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        self._check_left_out()
+        if any(parameter.requires_grad for parameter in self._frozen):
+            raise ValueError(_LEFT_OUT)
         if not self._model.require_backward_grad_sync:
             raise RuntimeError(
                 "the TrainStep was called under no_sync(): leave it out, and pass all "
@@ -207,21 +201,14 @@ def check_sharded(model: nn.Module) -> None:
 
 def _are_sharded_as_one(parameters: Sequence[nn.Parameter]) -> bool:
     """Return True if all parameters are sharded over one mesh, or sharded and replicated."""
-    if not parameters:
-        return False
     first: Any = parameters[0]
     mesh = mesh_of(first)
     if mesh is None or any(mesh_of(parameter) != mesh for parameter in parameters):
         return False
     if first.device.type != mesh.device_type:  # an offload policy keeps shards in host memory
         return False
-    match first.placements:
-        case [sharded]:
-            return sharded.is_shard()
-        case [replicated, sharded]:  # hybrid sharding
-            return replicated.is_replicate() and sharded.is_shard()
-        case _:
-            return False
+    kinds = [type(placement).__name__ for placement in first.placements]
+    return kinds in (["Shard"], ["Replicate", "Shard"])  # the second one is hybrid sharding
 
 
 def _place_of(parameter: nn.Parameter) -> str:
