@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypedDict
 
 import torch
-from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
 from plateau_jax.arguments import checks
@@ -81,12 +80,9 @@ class GlobalBatches(BatchSampler):
     def check_sizes(self, *, training: bool) -> None:
         """Reject a dataset without a batch, and in training one whose last batch misses a rank."""
         if self.count == 0:
-            ranks = ""
-            if self.world_size > 1:
-                ranks = f" in each of {self.world_size} processes"
             raise ValueError(
-                f"{self._samples} samples give no batch of batch_size = {self.batch_size}{ranks} "
-                f"with drop_last = {self.drop_last}"
+                f"{self._samples} samples give no batch of batch_size = {self.batch_size} for "
+                f"world_size = {self.world_size} with drop_last = {self.drop_last}"
             )
         if training and not self.drop_last and 0 < self._remainder < self.world_size:
             raise ValueError(
@@ -98,34 +94,26 @@ class GlobalBatches(BatchSampler):
     def __len__(self) -> int:
         # In evaluation this rank may have no sample of the last batch.
         last = self.count - 1
-        if self.count > 0 and not self._indices_in(last):
+        if self.count > 0 and not self._places_in(last):
             return last
         return self.count
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Not in the generator, whose body runs only at the first `next`.
         epoch, first_batch = self.start
-        order = None
+        order = torch.arange(self._samples, device="cpu")
         if self.arguments["shuffle"]:
             # As in torch's DistributedSampler, the seed and the epoch decide the order, so a saved
             # state has no state of a generator.
             seed = (self.arguments["seed"] + epoch) % 2**32
             generator = torch.Generator("cpu").manual_seed(seed)
             order = torch.randperm(self._samples, generator=generator, device="cpu")
-        return self._batches_from(first_batch, order)
+        for batch in range(first_batch, self.count):
+            places = self._places_in(batch)
+            if places:  # else this rank has no sample of the last batch
+                yield order[places.start : places.stop].tolist()
 
-    def _batches_from(self, first: int, order: Tensor | None) -> Iterator[list[int]]:
-        for batch in range(first, self.count):
-            indices = self._indices_in(batch)
-            if not indices:
-                continue
-            if order is None:
-                yield list(indices)
-            else:
-                yield order[indices.start : indices.stop].tolist()
-
-    def _indices_in(self, batch: int) -> range:
-        """Return the indices, into the epoch's order, of this rank's samples in a global batch."""
+    def _places_in(self, batch: int) -> range:
+        """Return the places, in the epoch's order, of this rank's samples in a global batch."""
         first = batch * self._global_size
         size = min(self._global_size, self._samples - first)
         # -(-a // n) rounds up. Five samples over three ranks begin at
@@ -151,12 +139,7 @@ class ResumableLoader(DataLoader[Any]):
         # were drawn from it too, a resumed run would get different ones. The seeds differ between
         # ranks.
         seeds = torch.Generator("cpu").manual_seed(batches.arguments["seed"] + batches.rank)
-        super().__init__(
-            dataset, batches.batch_size, drop_last=batches.drop_last, generator=seeds, **settings
-        )
-        # As an argument it would hide batch_size and drop_last, and DataLoader rejects an
-        # assignment.
-        object.__setattr__(self, "batch_sampler", batches)
+        super().__init__(dataset, batch_sampler=batches, generator=seeds, in_order=True, **settings)
         # `state_dict` saves `_position`; the next iteration begins at `_next_start`. With 3 batches
         # per epoch they are (0, 2) and (1, 0) once batches 0 and 1 of epoch 0 were handed out: a
         # new iteration is the next epoch, but a resumed run gets batch 2 first. After batch 2 both
@@ -236,15 +219,11 @@ class ResumableLoader(DataLoader[Any]):
             for name, now in arguments.items()
             if saved[name] != now
         ]
-        if not changes:
-            return
-        problem = f"state_dict was saved by a loader with {', '.join(changes)}"
-        if saved["batch_size"] != arguments["batch_size"]:
-            problem += (
-                "; this batch_size is that of all processes together, and make_loader takes that "
-                "of one"
+        if changes:
+            raise ValueError(
+                f"state_dict was saved by a loader with {', '.join(changes)}; batch_size is "
+                "that of all processes together"
             )
-        raise ValueError(problem)
 
 
 def on_cpu() -> AbstractContextManager[Any]:
