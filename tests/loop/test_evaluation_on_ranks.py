@@ -135,4 +135,4 @@ def test_no_batches_on_all_ranks():
 )
 def test_different_losses_on_ranks(loss_fns):
     for error in _errors_of_ranks(2, *loss_fns):
-        assert error.startswith("TypeError: loss_fn returned different names on different ranks")
+        assert error.startswith("TypeError: loss_fn must return the same names and forms")

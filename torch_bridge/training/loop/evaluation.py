@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from torch_bridge.training.train_step.loss import (
     Loss,
     LossFunction,
     check_model_and_loss_fn,
-    check_same_form,
     check_weight,
     is_pair,
     parse_loss,
@@ -25,7 +24,7 @@ from torch_bridge.training.train_step.loss_call import Carry, LossCall
 from torch_bridge.training.train_step.precision import Precision, PrecisionName
 
 _LOSS = ""
-"""The name of a loss that is not in a dictionary; as a key of a dictionary it is rejected."""
+"""The name of a loss that is not in a dictionary."""
 
 
 @overload
@@ -114,14 +113,22 @@ def evaluate(
         precision=Precision(precision, device),
         carry=state,
     )
-    sums: dict[str, _Sum] = {}
+    forms: dict[str, str] | None = None
+    sums: Any = 0.0
     with _evaluation_mode(model), torch.no_grad():
         for batch, is_counted in in_lockstep(batches):
             losses, new_leaves, _ = loss_call.run(batch, leaves)
-            if is_counted:  # else a filler, so that all ranks run the same collectives
-                leaves = new_leaves
-                _add(sums, losses)
-    means = _means_over_ranks(_read_sums(sums))
+            if not is_counted:  # a filler, so that all ranks run the same collectives
+                continue
+            leaves = new_leaves
+            forms_of_batch = _forms_of(losses)
+            if forms is None:
+                forms = forms_of_batch
+            _check_same_forms(forms, forms_of_batch)
+            sums = sums + _stack(losses.values())
+    if forms is None:
+        raise ValueError("batches is empty")
+    means = _means_over_ranks(forms, sums.tolist())
     return means.get(_LOSS, means)
 
 
@@ -150,26 +157,14 @@ def _parse_named_losses(value: Any) -> dict[str, Loss]:
     """
     if not isinstance(value, Mapping):
         return {_LOSS: parse_loss(value)}
-    named = cast("Mapping[Any, Any]", value)
-    if not named or not all(isinstance(name, str) and name for name in named):
-        names = checks.short_repr([*named])
-        raise TypeError(
-            f"loss_fn returned a dictionary with the keys {names}; they must be strings"
-        )
     losses: dict[str, Loss] = {}
-    for name, item in named.items():
-        losses[name] = _parse_item(name, item)
-    return losses
-
-
-def _parse_item(name: str, item: Any) -> Loss:
-    try:
+    for name, item in cast("Mapping[str, Any]", value).items():
         if is_pair(item):
             total, weight = item
-            return parse_loss((_as_floating(total), weight))
-        return parse_loss(_as_floating(item))
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"in {name!r} {error}") from error
+            losses[name] = parse_loss((_as_floating(total), weight))
+        else:
+            losses[name] = parse_loss(_as_floating(item))
+    return losses
 
 
 def _as_floating(total: Any) -> Any:
@@ -180,97 +175,48 @@ def _as_floating(total: Any) -> Any:
     return total
 
 
-# All batches of a rank.
+def _forms_of(losses: Mapping[str, Loss]) -> dict[str, str]:
+    """Return "mean" or "pair" for each name."""
+    return {name: "mean" if weight is None else "pair" for name, (_, weight) in losses.items()}
 
 
-class _Sum(NamedTuple):
-    """A loss summed over batches, in float64 because a data set may be large."""
-
-    is_pair: bool
-    """True for pairs (sum, weight); False for means, whose weight is the number of batches."""
-    total: Any
-    weight: Any
-
-
-def _add(sums: dict[str, _Sum], losses: Mapping[str, Loss]) -> None:
-    """Add the losses of a batch. The first batch decides the names, and which are pairs."""
-    if not sums:
-        # Numbers are added to a zero on the device, which does not synchronize as a copy would.
-        devices = [total.device for total, _ in losses.values() if not total.is_cpu]
-        zero = torch.zeros((), dtype=torch.float64, device=(devices or ["cpu"])[0])
-        for name, (_, weight) in losses.items():
-            sums[name] = _Sum(weight is not None, zero, zero)
-    if losses.keys() != sums.keys():
+def _check_same_forms(forms: Mapping[str, str], other: Mapping[str, str]) -> None:
+    if list(forms.items()) != list(other.items()):
         raise TypeError(
-            f"loss_fn returned {_describe(losses)} for one batch and {_describe(sums)} before"
-        )
-    for name, (total, weight) in losses.items():
-        before = sums[name]
-        check_same_form(weight, is_pair=before.is_pair)
-        if weight is None:
-            weight = 1.0
-        elif isinstance(weight, Tensor):
-            weight = weight.double()
-        sums[name] = before._replace(
-            total=before.total + total.double(), weight=before.weight + weight
+            "loss_fn must return the same names and forms for every batch on every rank, and "
+            f"returned {checks.short_repr(forms)} and {checks.short_repr(other)}"
         )
 
 
-def _read_sums(sums: Mapping[str, _Sum]) -> dict[str, _Sum]:
-    """Return the sums as numbers. Synchronizes with the device once."""
-    if not sums:
-        return {}
-    tensors = [tensor for item in sums.values() for tensor in (item.total, item.weight)]
-    numbers = iter(cast("list[float]", torch.stack(tensors).tolist()))
-    read: dict[str, _Sum] = {}
-    for name, item in sums.items():
-        read[name] = item._replace(total=next(numbers), weight=next(numbers))
-    return read
+def _stack(losses: Collection[Loss]) -> Tensor:
+    """Return the sums and weights of a batch in float64, because a data set may be large."""
+    # Numbers are added to a zero on the device, which does not synchronize as a copy would.
+    devices = [total.device for total, _ in losses if not total.is_cpu]
+    zero = torch.zeros((), dtype=torch.float64, device=(devices or ["cpu"])[0])
+    values: list[Tensor] = []
+    for total, weight in losses:
+        values.append(zero + total)
+        values.append(zero + (1.0 if weight is None else weight))
+    return torch.stack(values)
 
 
-def _describe(names: Collection[str]) -> str:
-    if _LOSS in names:
-        return "a loss"
-    return f"the names {checks.short_repr([*names])}"
-
-
-# All ranks.
-
-
-def _means_over_ranks(sums: Mapping[str, _Sum]) -> dict[str, float]:
+def _means_over_ranks(forms: Mapping[str, str], sums: Sequence[float]) -> dict[str, float]:
     """Return Σ sum / Σ weight of each name over all ranks, from the sums of this rank.
 
     Raises:
-        ValueError: No rank has had a batch.
         TypeError: The ranks have different names, or some means and others pairs.
 
     Warns:
         CurveWarning: The total weight of pairs, which the host knows by now, is not a whole number.
     """
-    sums_by_rank = [rank_sums for rank_sums in processes.gather(sums) if rank_sums]
-    if not sums_by_rank:
-        raise ValueError("batches is empty")
-    are_pairs = [
-        {name: item.is_pair for name, item in rank_sums.items()} for rank_sums in sums_by_rank
-    ]
-    if any(of_rank != are_pairs[0] for of_rank in are_pairs):
-        raise TypeError(
-            "loss_fn returned different names on different ranks, or a mean on one and a pair "
-            "(sum, weight) on another"
-        )
-    return {
-        name: _mean(name, [rank_sums[name] for rank_sums in sums_by_rank])
-        for name in sums_by_rank[0]
-    }
-
-
-def _mean(name: str, sums: Sequence[_Sum]) -> float:
-    """Return the mean of one loss, from its sum on each rank."""
-    is_pair = sums[0].is_pair
-    total = sum(rank_sum.total for rank_sum in sums)
-    weight = sum(rank_sum.weight for rank_sum in sums)
-    if name == _LOSS and is_pair:  # a pair in a dictionary is surely meant as one
-        check_weight(weight)
-    if not weight:  # Python's own division by zero raises
-        return total * math.inf
-    return total / weight
+    gathered = processes.gather((forms, sums))
+    for other, _ in gathered:
+        _check_same_forms(gathered[0][0], other)
+    totals = [sum(values) for values in zip(*(sums for _, sums in gathered), strict=True)]
+    means: dict[str, float] = {}
+    for name, total, weight in zip(forms, totals[::2], totals[1::2], strict=True):
+        if name == _LOSS and forms[name] == "pair":  # in a dictionary it is surely meant as one
+            check_weight(weight)
+        # Python's own division by zero raises.
+        means[name] = total / weight if weight else total * math.inf
+    return means
