@@ -65,8 +65,8 @@ def evaluate(
     With several ranks, every rank calls this with its own batches. A loader from `make_loader` with
     `training=False` gives each sample to one rank. The sums run over all ranks, and every rank gets
     the same loss. A sharded model must run equally often on all ranks, so a rank that has no more
-    batches repeats its last one and ignores the result. If `batches` has a length on every
-    rank, the ranks agree once on the number of passes. Otherwise they agree before every pass.
+    batches repeats its last one and ignores the result. If `batches` has a length, the
+    ranks agree once on the number of passes. Otherwise they agree before every pass.
     After an error on one rank, the others wait until that rank ends, or until the timeout of the
     process group.
 
@@ -85,8 +85,8 @@ def evaluate(
 
     Raises:
         TypeError, ValueError: As `TrainStep` for the same arguments and the same loss; a rank has
-            no batch; the names in the dictionary differ from those of an earlier batch.
-        RuntimeError: There are several ranks but no process group.
+            no batch; the names in the dictionary differ from those of an earlier batch; there are
+            several ranks but no process group.
 
     Warns:
         CurveWarning: `loss_fn` returns pairs whose weights are not whole numbers, such as

@@ -85,22 +85,10 @@ class MetricLog:
         Returns:
             The newest row if rows were made, else None.
 
-        Raises:
-            TypeError: `result` is not the result of an update.
-
         Warns:
             CurveWarning: Once, when rows are made, if the last updates were all skipped: `every` of
                 them, and at least 10.
         """
-        if not isinstance(result, StepResult):
-            raise TypeError(
-                checks.must(
-                    "result",
-                    result,
-                    "be the whole result of an update, as "
-                    "in result = train_step(batch); log(result)",
-                )
-            )
         self._pending.append(result[:4])  # without aux, which may be large
         self._since_flush += 1
         if self._since_flush < self.every:
@@ -181,8 +169,6 @@ class MetricLog:
         with reading_state_of("a MetricLog", state_dict):
             state = _FORMAT.read("state_dict", state_dict)
             since_flush = checks.at_least("since_flush", state["since_flush"], 0)
-            if not checks.is_ordered(state["rows"]):
-                raise TypeError(checks.must("rows", state["rows"], "be a list of dictionaries"))
             rows = [dict(row) for row in state["rows"]]
         self.rows[:] = rows
         self._drop_old_rows()
