@@ -96,7 +96,10 @@ def distribute(
         return model.to(target)
 
     if not distributed.is_initialized():
-        _init_process_group(target)
+        if target.type == "cuda":
+            distributed.init_process_group("nccl", device_id=target)
+        else:
+            distributed.init_process_group("gloo")
     if mode == "ddp":
         return cast("Model", DistributedDataParallel(model.to(target), **options))
     _shard(model, classes, target, options)
@@ -131,13 +134,6 @@ def _select_device(device: torch.device | str | None) -> torch.device:
         target = torch.device("cuda", local_rank)
     torch.cuda.set_device(target)
     return target
-
-
-def _init_process_group(device: torch.device) -> None:
-    if device.type == "cuda":
-        distributed.init_process_group("nccl", device_id=device)
-    else:
-        distributed.init_process_group("gloo")
 
 
 def _shard(

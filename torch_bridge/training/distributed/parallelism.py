@@ -18,15 +18,10 @@ _LEFT_OUT = (
 )
 
 _NOT_AVERAGED = (
-    "DistributedDataParallel has not averaged the gradients: some of its parameters got none in "
-    "the micro-batch whose backward pass averages. Pass find_unused_parameters=True to it, or to "
-    "distribute; or, if parameters were frozen after it was built, freeze them before"
-)
-
-_NOT_CALLED = (
-    "DistributedDataParallel has not averaged the gradients: loss_fn did not call it in the "
-    "micro-batch whose backward pass averages. In loss_fn call its argument, model(inputs); not "
-    "model.module, no other module, and not under torch.no_grad() or no_sync()"
+    "DistributedDataParallel has not averaged the gradients. In the micro-batch whose backward "
+    "pass averages, loss_fn must call its argument, model(inputs), not model.module, and not under "
+    "torch.no_grad() or no_sync(). Every parameter must get a gradient there: otherwise freeze it "
+    "before you wrap the model, or pass find_unused_parameters=True to the wrapper or distribute"
 )
 
 _NO_CONTEXT = nullcontext()  # shared, since every micro-batch enters one
@@ -119,7 +114,7 @@ class DDPParallelism(Parallelism):
         with self._model.register_forward_hook(self._forward_hook):
             yield
         if not self._was_called:
-            raise RuntimeError(_NOT_CALLED)
+            raise RuntimeError(_NOT_AVERAGED)
         # Torch itself would raise only in the next forward pass, one update later.
         try:
             self._model._check_reducer_finalized()
