@@ -87,11 +87,10 @@ class GlobalBatches:
             )
 
     def __len__(self) -> int:
-        # In evaluation this rank may have no sample of the last batch.
         last = self.count - 1
-        if self.count > 0 and not self._places_in(last):
-            return last
-        return self.count
+        if self._places_in(last):
+            return self.count
+        return last  # in evaluation, a rank may have no sample of the last batch
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch, first_batch = self.start

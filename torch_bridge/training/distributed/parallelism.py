@@ -99,11 +99,6 @@ class DDPParallelism(Parallelism):
     def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any]:
         if any(parameter.requires_grad for parameter in self._frozen):
             raise ValueError(_LEFT_OUT)
-        if not self._model.require_backward_grad_sync:
-            raise RuntimeError(
-                "the TrainStep was called under no_sync(): leave it out, and pass all "
-                "micro-batches of an update in one call; it decides when gradients are averaged"
-            )
         if is_last or self._every_micro_batch:
             return self._averaged()
         return self._model.no_sync()
@@ -153,9 +148,7 @@ class FSDPParallelism(Parallelism):
         self.rank = ranks.index(distributed.get_rank())
         if mesh.ndim == 2:
             self.replicas = mesh.size(0)
-        # Gradients reach `parameter.grad` only when they are averaged, which costs nothing on one
-        # rank.
-        self._every_micro_batch = every_micro_batch or self.size == 1
+        self._every_micro_batch = every_micro_batch
         self.may_send_fp16 = any(map(_sends_fp16, _sharded_modules(model)))
 
     def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any]:
