@@ -87,7 +87,10 @@ def distribute(
     if mode is not None:
         checks.one_of("mode", mode, get_args(Mode))
     check_unwrapped(model)
-    classes = _classes_of(model, blocks)
+    classes = (blocks,) if isinstance(blocks, type) else tuple(blocks)
+    for block in classes:
+        if not any(isinstance(module, block) for module in model.modules()):
+            raise ValueError(f"blocks has {block.__name__}, but no module of the model is one")
     target = _select_device(device)
     if mode is None:
         _INDEPENDENT.update(model.modules())
@@ -104,17 +107,6 @@ def distribute(
         return cast("Model", DistributedDataParallel(model.to(target), **options))
     _shard(model, classes, target, options)
     return model
-
-
-def _classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
-    """Return the user's class of blocks, or sequence of classes, as a tuple."""
-    if isinstance(blocks, type):
-        blocks = [blocks]
-    classes: tuple[type[nn.Module], ...] = tuple(blocks)
-    for block in classes:
-        if not any(isinstance(module, block) for module in model.modules()):
-            raise ValueError(f"blocks has {block.__name__}, but no module of the model is one")
-    return classes
 
 
 def _select_device(device: torch.device | str | None) -> torch.device:
