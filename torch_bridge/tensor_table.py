@@ -74,11 +74,16 @@ def tensors(table: Table, device: torch.device | str | None = None) -> Table:
     Returns:
         A table of new int32 tensors of the same shapes.
 
+    Raises:
+        TypeError: `table` is not a table.
+
     >>> from plateau_jax import PlateauCurve
     >>> from torch_bridge import tensors
     >>> tensors(PlateauCurve(100, warmup_steps=10).table).begin[:3]
     tensor([0, 2, 4], dtype=torch.int32)
     """
+    if not isinstance(table, Table):
+        raise TypeError(checks.must("table", table, "be a table: curve.table, or one from stack"))
     return Table(
         *(torch.tensor(np.asarray(column), dtype=torch.int32, device=device) for column in table)
     )

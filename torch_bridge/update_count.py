@@ -37,8 +37,9 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
     9
     """
     batches: Any = loader
-    with suppress(TypeError):  # a number has no length
-        batches = len(batches)
+    if not isinstance(loader, str | bytes):  # "100" is no number of batches, and not 3 of them
+        with suppress(TypeError):  # a number has no length
+            batches = len(batches)
     batches = checks.at_least("the number of batches", batches, 1)
     epochs = checks.at_least("epochs", epochs, 1)
     accumulation = checks.at_least("accumulation", accumulation, 1)

@@ -22,7 +22,7 @@ class Stream(IterableDataset[int]):
 
 
 def test_wrong_call():
-    for loader in (3.0, Stream(), DataLoader(Stream())):
+    for loader in (3.0, "100", b"100", Stream(), DataLoader(Stream())):
         with raises(TypeError, "the number of batches = ", AN_INTEGER):
             count_updates(loader, 1)
     for loader in (0, []):
