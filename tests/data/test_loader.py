@@ -16,7 +16,7 @@ from support.distributed.processes import run
 from support.examples import examples
 from support.training.steps import through_file
 from support.trees import assert_equal_trees
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from torch_bridge import count_updates, make_loader
 
@@ -103,6 +103,12 @@ def test_default_workers_follow_usable_cores_up_to_limit(monkeypatch, processes,
     assert loader.persistent_workers == (workers > 0)
 
 
+def test_trainers_can_read_the_usual_attributes():
+    loader = make_loader(range(10), 4, num_workers=0)
+    assert (loader.batch_size, loader.drop_last) == (4, True)
+    assert isinstance(loader.batch_sampler, BatchSampler)
+
+
 @pytest.mark.parametrize(
     ("device", "pinned"), [("cuda", True), ("cuda:1", True), ("cpu", False), (None, False)]
 )
@@ -160,8 +166,8 @@ def assert_ended(iteration):
     assert next(iteration, None) is None
 
 
-@given(st.integers(0, 3))
-def test_resumed_loader_meets_same_failing_sample(fails_at):
+@given(st.integers(0, 3), depths)
+def test_resumed_loader_meets_same_failing_sample(fails_at, depth):
     values = [0, 1, 2, 3]
     values[fails_at] = "no number"
     arguments = {
@@ -171,12 +177,12 @@ def test_resumed_loader_meets_same_failing_sample(fails_at):
         "num_workers": 0,
         "collate_fn": torch.tensor,
     }
-    feed = build(arguments)
+    feed = build(arguments, depth)
     loaded = []
     with pytest.raises(ValueError, match="too many dimensions 'str'"):
         loaded.extend(batch.item() for batch in feed)
     assert loaded == list(range(fails_at))
-    resumed = build(arguments)
+    resumed = build(arguments, depth)
     resumed.load_state_dict(feed.state_dict())
     with pytest.raises(ValueError, match="too many dimensions 'str'"):
         next(iter(resumed))

@@ -2,9 +2,11 @@
 
 import os
 import sys
-from typing import Any, Protocol
+import warnings
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch.utils.data import IterableDataset
 
 from plateau_jax.arguments import checks
 from torch_bridge.training.data.resumable_loader import GlobalBatches, ResumableLoader
@@ -14,6 +16,11 @@ from torch_bridge.training.distributed import processes
 _MAX_WORKERS = 8
 
 
+_ORDER_OPTIONS = ("sampler", "batch_sampler", "generator", "in_order")
+"""Options of `DataLoader` that would change the order of the samples, so they are rejected."""
+
+
+@runtime_checkable
 class Indexed(Protocol):
     """A dataset with a length and samples by index, such as a map-style `Dataset` or a list."""
 
@@ -75,12 +82,11 @@ def make_loader(
         A `torch.utils.data.DataLoader` with `state_dict` and `load_state_dict`.
 
     Raises:
-        TypeError: The dataset has no length; a generator was passed, or a keyword argument that
-            `DataLoader` does not have.
-        ValueError: A number is out of range; a sampler was passed; the dataset is too small for a
-            batch; in training with `drop_last=False`, the last batch has fewer samples than there
-            are ranks. From `load_state_dict`: the state is of a loader that was built with
-            different arguments.
+        TypeError: The dataset has no length or can't be indexed, like an `IterableDataset`; a
+            sampler was passed, or a keyword argument that `DataLoader` does not have.
+        ValueError: A number is out of range; the dataset is too small for a batch; in training with
+            `drop_last=False`, the last batch has fewer samples than there are ranks. From
+            `load_state_dict`: the state is of a loader that was built with different arguments.
         RuntimeError: torch does not know the device. During an iteration: a newer iteration, or a
             loaded state, has ended it; or the loader was built before the process group.
 
@@ -94,6 +100,13 @@ def make_loader(
     >>> [batch.tolist() for batch in resumed] == rest
     True
     """
+    if isinstance(dataset, IterableDataset) or not isinstance(dataset, Indexed):
+        raise TypeError(checks.must("dataset", dataset, "have a length and samples by index"))
+    for name in overrides.keys() & _ORDER_OPTIONS:
+        raise TypeError(
+            f"{name} = {checks.short_repr(overrides[name])} cannot be passed to make_loader: seed= "
+            "and shuffle= decide the order of the samples, so that a position is (epoch, batch)"
+        )
     batch_size = checks.at_least("batch_size", batch_size, 1)
     seed = checks.in_range("seed", seed, 0, 2**32 - 1)  # torch's generator ignores higher bits
     shuffle = overrides.pop("shuffle", training)
@@ -111,12 +124,16 @@ def make_loader(
 
     if num_workers is None:
         num_workers = _default_num_workers()
+    num_workers = checks.at_least("num_workers", num_workers, 0)
     settings = {
         "pin_memory": device is not None and torch.device(device).type == "cuda",
         "persistent_workers": num_workers > 0,
         **overrides,
     }
-    return ResumableLoader(dataset, batches, num_workers=num_workers, **settings)
+    with warnings.catch_warnings():
+        # In some versions DataLoader itself calls this deprecated function of torch.
+        warnings.filterwarnings("ignore", message="'set_vital' is deprecated", category=UserWarning)
+        return ResumableLoader(dataset, batches, num_workers=num_workers, **settings)
 
 
 def _default_num_workers() -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from plateau_jax.arguments import checks
 from plateau_jax.saved_states.formats import Format, check_entries, reading_state_of
@@ -32,7 +32,7 @@ _END: Any = object()
 
 
 @dataclass(eq=False)
-class GlobalBatches:
+class GlobalBatches(BatchSampler):
     """This rank's part of every batch that all ranks load together.
 
     With n ranks and B = n · `batch_size`, global batch i has the samples [i·B, (i + 1)·B) of the
@@ -56,6 +56,7 @@ class GlobalBatches:
     """The position at which the next iteration begins."""
 
     def __post_init__(self) -> None:
+        super().__init__(range(self.samples), self.batch_size, self.drop_last)
         self.global_size = self.batch_size * self.world_size
         self.count, self._remainder = divmod(self.samples, self.global_size)
         """The number of global batches in an epoch, and of samples in an incomplete last one."""
@@ -133,7 +134,12 @@ class ResumableLoader(DataLoader[Any]):
         # were drawn from it too, a resumed run would get different ones. The seeds differ between
         # ranks.
         seeds = torch.Generator("cpu").manual_seed(batches.seed + batches.rank)
-        super().__init__(dataset, batch_sampler=batches, generator=seeds, in_order=True, **settings)
+        super().__init__(
+            dataset, batches.batch_size, drop_last=batches.drop_last, generator=seeds, **settings
+        )
+        # As an argument it would hide batch_size and drop_last, which libraries read, and
+        # DataLoader rejects an assignment.
+        object.__setattr__(self, "batch_sampler", batches)
         # `state_dict` saves `_position`; the next iteration begins at `_next_start`. With 3 batches
         # per epoch they are (0, 2) and (1, 0) once batches 0 and 1 of epoch 0 were handed out: a
         # new iteration is the next epoch, but a resumed run gets batch 2 first. After batch 2 both
