@@ -1,4 +1,4 @@
-"""`prefetch`: the same batches, and the state of the last one, for any kind of batch."""
+"""`prefetch`: the same batches, and errors after the same batches, for any kind of batch."""
 
 from collections import namedtuple
 from itertools import chain, islice, repeat
@@ -19,15 +19,16 @@ depths = st.integers(0, 3)
 class Counted:
     """A loader that counts the batches it hands out, and fails at one of them."""
 
-    def __init__(self, length, fails_at=None):
+    def __init__(self, length, fails_at=None, error=OSError):
         self.length = length
         self.fails_at = fails_at
+        self.error = error
         self.count = 0
 
     def __iter__(self):
         for index in range(self.length):
             if index == self.fails_at:
-                raise OSError(index)
+                raise self.error(index)
             self.count = index + 1
             yield torch.tensor(index)
 
@@ -55,13 +56,17 @@ def test_nothing_is_fetched_ahead_on_a_cpu():
     assert loader.count == 1
 
 
-@given(st.integers(0, 5), st.integers(0, 4))
-def test_error_comes_at_once_with_its_place_saved(fails_at, depth):
-    feed = ahead(Counted(6, fails_at), depth)
+@given(st.sampled_from([OSError, KeyboardInterrupt]), st.integers(0, 5), st.integers(0, 4))
+def test_error_loses_no_batch(error, fails_at, depth):
+    """An error follows the batches before it; an interrupt comes at once, with its place saved."""
+    feed = ahead(Counted(6, fails_at, error), depth)
     numbers = []
-    with pytest.raises(OSError, match=str(fails_at)):
+    with pytest.raises(error):
         numbers.extend(batch.item() for batch in feed)
-    expected = max(fails_at - depth, 0)
+    if error is OSError:
+        expected = fails_at
+    else:
+        expected = max(fails_at - depth, 0)
     assert numbers == list(range(expected))
     assert feed.state_dict() == {"count": expected}
 
@@ -183,6 +188,19 @@ def test_queued_writes_to_device_batches_finish_first():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("place", [0, 2, 5])
+def test_copy_error_follows_earlier_batches(place, depth):
+    batches = [torch.tensor(index) for index in range(6)]
+    batches[place] = [batches[place], torch.eye(2).to_sparse()]
+    numbers = []
+    with pytest.raises(NotImplementedError, match="record_stream"):
+        numbers.extend(batch.item() for batch in prefetch(batches, "cuda", depth=depth))
+    assert numbers == list(range(place))
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("default", ["cpu", "cuda"])
 def test_resume_with_pinned_batches_and_workers(default):
     """Torch's default device changes nothing."""
@@ -199,3 +217,21 @@ def test_resume_with_pinned_batches_and_workers(default):
             index, start = divmod(count, len(uninterrupted))
             assert epoch(resumed) == epochs[index][start:]
             assert epoch(resumed) == epochs[index + 1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("depth", [1, 3])
+def test_memory_waits_for_the_work_of_every_stream(depth):
+    """Batches are requested, used and dropped on two streams in turn, which do not wait."""
+    streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+    batches = [torch.full((SIZE,), float(index)).pin_memory() for index in range(COUNT)]
+    feed = iter(prefetch(batches, "cuda", depth=depth))
+    sums = []
+    for index in range(COUNT):
+        with torch.cuda.stream(streams[index % 2]):
+            batch = next(feed)
+            torch.cuda._sleep(20_000_000)
+            sums.append(batch.sum())
+            del batch
+    torch.cuda.synchronize()
+    assert [total.item() for total in sums] == [index * SIZE for index in range(COUNT)]

@@ -28,19 +28,20 @@ class prefetch(Generic[Batch]):
     """A loader's batches on the device, copied while the device still works on earlier ones.
 
     On CUDA the copies of the next `depth` batches run on a separate stream. When you request a
-    batch, the current stream waits for its copy; the copies that begin then wait for the work that
-    this stream has queued, which may still use the memory of an earlier batch. If the loader puts
-    batches in pinned memory, as `make_loader(..., device=device)` does, the host never waits for
-    the device. On a CPU the batches are returned unchanged.
+    batch, the current stream waits for its copy. The memory of the batch is reused only after the
+    work that this stream has queued on it. If the loader puts batches in pinned memory, as
+    `make_loader(..., device=device)` does, the host never waits for the device. On a CPU the
+    batches are returned unchanged.
 
-    Each iteration iterates over the loader once. The state is that of the loader after the last
-    batch that you got, even though more were fetched ahead, and even if fetching one of them raised
-    an error.
+    Each iteration iterates over the loader once. If the loader raises an error, you first get the
+    batches before it. The state is that of the loader after the last batch that you got, even
+    though more were fetched ahead. If the loader has a state, it has one position: a new iteration,
+    or loading a state, ends the previous iteration.
 
     Args:
         loader: Any iterable of batches. A batch is a pytree (tuples, lists, dicts, named tuples) of
-            tensors; other leaves are passed through. The loader must not write to a batch that it
-            has returned.
+            dense tensors; other leaves are passed through. The loader must not write to a batch
+            that it has returned.
         device: A CUDA device or the CPU.
         depth: Number of batches copied ahead.
 
@@ -49,8 +50,8 @@ class prefetch(Generic[Batch]):
         AttributeError: From `state_dict` and `load_state_dict`: the loader has no such method.
         ValueError: `depth` is below 1; the device is neither a CUDA device nor the CPU, or CUDA is
             not available.
-        RuntimeError: torch does not know the device. During an iteration over a loader from
-            `make_loader`: a newer iteration, or a loaded state, has ended it.
+        RuntimeError: torch does not know the device. During an iteration: a newer iteration, or a
+            loaded state, has ended it.
 
     >>> from torch_bridge import make_loader, prefetch
     >>> feed = prefetch(make_loader(range(6), 2, training=False, num_workers=0), "cpu")
@@ -75,19 +76,27 @@ class prefetch(Generic[Batch]):
         self._stream = Stream(device) if is_cuda else None
         self._depth = depth if is_cuda else 0
         self._state: State | None = None
+        self._iteration: object = None  # the iteration that the state belongs to
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Batch]:
+        this_iteration = object()
+        self._iteration = this_iteration
         batches = iter(self._loader)
         self._state = self._loader_state()
         for fetched in _run_ahead(self._fetch(batches), self._depth):
+            if fetched.loader_state is not None and self._iteration is not this_iteration:
+                raise RuntimeError(
+                    "this iteration was ended: another has begun, or a state was loaded"
+                )
             if fetched.arrival is not None:
-                torch.cuda.current_stream(fetched.arrival.device).wait_event(fetched.arrival)
+                _use_on_current_stream(fetched.batch, fetched.arrival)
             self._state = fetched.loader_state
             yield fetched.batch
-        self._state = self._loader_state()  # a loader may change its state when it ends
+        if self._iteration is this_iteration:
+            self._state = self._loader_state()  # a loader may change its state when it ends
 
     def state_dict(self) -> State:
         """Return the loader's state after the last batch that the iteration returned."""
@@ -103,6 +112,7 @@ class prefetch(Generic[Batch]):
         """
         self._loader.load_state_dict(state_dict)
         self._state = None
+        self._iteration = None
 
     def _loader_state(self) -> State | None:
         if not hasattr(self._loader, "state_dict"):
@@ -124,10 +134,11 @@ class prefetch(Generic[Batch]):
 # Two streams share a batch, and the host waits for neither:
 #     the copying stream:  wait · copy 1 · record 1 · wait · copy 2 · record 2 · …
 #     the user's stream:   wait for record 1 · work on 1 · wait for record 2 · work on 2 · …
-# Before each copy, the copying stream waits for the work that the user has queued by then. It may
-# still write to the batch, if the loader builds batches on the device, or read from the memory of
-# an earlier batch, which torch's allocator gives to this copy as soon as Python drops that batch.
+# `wait_event` makes the user's stream wait for the copy. In the other direction, torch's allocator
+# could give batch 1's memory to copy 3, or back to the driver, as soon as Python drops the batch,
+# though work on it may still be queued. `record_stream` delays that until the work is done.
 def _begin_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
+    # If the loader builds batches on the device, queued work may still write to this one.
     stream.wait_stream(torch.cuda.current_stream(stream.device))
     arrival = Event()
     with torch.cuda.stream(stream):
@@ -138,11 +149,25 @@ def _begin_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
     return cast("Batch", copied), arrival
 
 
+def _use_on_current_stream(batch: Any, arrival: Event) -> None:
+    user = torch.cuda.current_stream(arrival.device)
+    user.wait_event(arrival)
+    for leaf in pytree.tree_leaves(batch):
+        if isinstance(leaf, Tensor):
+            leaf.record_stream(user)
+
+
 def _run_ahead(items: Iterator[Item], depth: int) -> Iterator[Item]:
-    """Yield each item after drawing `depth` more."""
+    """Yield each item after drawing `depth` more. An error is raised after the items before it."""
     drawn: deque[Item] = deque()
-    for item in items:
-        drawn.append(item)
-        if len(drawn) > depth:
+    try:
+        for item in items:
+            drawn.append(item)
+            if len(drawn) > depth:
+                yield drawn.popleft()
+    except Exception:
+        while drawn:
             yield drawn.popleft()
-    yield from drawn
+        raise
+    while drawn:
+        yield drawn.popleft()
