@@ -109,6 +109,21 @@ def test_update_averages_whatever_divisor_the_model_had():
     assert norms[0] == norms[1]
 
 
+def sum_and_size(model, batch):
+    if not len(batch):
+        return torch.zeros(()), 0
+    return model(batch).square().sum(), len(batch)
+
+
+def test_last_micro_batch_may_be_empty_on_one_rank():
+    inputs, _ = BATCH
+    step = make_step(model=fully_shard(Net()), loss_fn=sum_and_size)
+    plain_step = make_step(model=Net(), loss_fn=sum_and_size)
+    for micro_batches in ([inputs, inputs[:0]], [inputs]):
+        result = step(*micro_batches)
+        assert result.grad_norm == plain_step(*micro_batches).grad_norm
+
+
 NOT_ON_SHARDS = {"sgd", "momentum", "nesterov", "adagrad", "adafactor", "rprop", "muon"}
 """Torch cannot run these, or not all versions of it can."""
 
@@ -290,6 +305,15 @@ def test_layer_that_was_frozen_when_wrapped_is_rejected():
         step(BATCH)
     with pytest.raises(ValueError, match=message):
         make_step(model=model)
+
+
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}])
+def test_layer_that_is_replaced_after_wrapping_is_rejected(options):
+    """As many parameters are trained as DDP averages, but some of them are different ones."""
+    plain = Net()
+    model = DistributedDataParallel(plain, **options)
+    plain.last = copy.deepcopy(plain.last)
+    check_rejected(model, "does not average the gradients of some of the optimizer's")
 
 
 def test_step_under_no_sync_is_rejected():

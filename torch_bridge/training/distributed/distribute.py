@@ -72,7 +72,7 @@ def distribute(
         The model; for `"ddp"` a `DistributedDataParallel` around it.
 
     Raises:
-        TypeError: A block is not a class; or, with several processes, torch's wrapper has no
+        TypeError: A block is not a module class; or, with several processes, torch's wrapper has no
             such option.
         ValueError: The mode is unknown; no module of the model has a class of `blocks`; the model
             is already wrapped; the device is neither a CPU nor CUDA.
@@ -87,8 +87,10 @@ def distribute(
     if mode is not None:
         checks.one_of("mode", mode, get_args(Mode))
     check_unwrapped(model)
-    classes = (blocks,) if isinstance(blocks, type) else tuple(blocks)
+    classes: tuple[Any, ...] = (blocks,) if isinstance(blocks, type | str) else tuple(blocks)
     for block in classes:
+        if not isinstance(block, type):
+            raise TypeError(f"blocks has {checks.short_repr(block)}; it must be a class of modules")
         if not any(isinstance(module, block) for module in model.modules()):
             raise ValueError(f"blocks has {block.__name__}, but no module of the model is one")
     target = _select_device(device)

@@ -89,10 +89,12 @@ class DDPParallelism(Parallelism):
         self._forward_hook: Any = torch.compiler.disable(self._note_call)
 
     def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
-        # DDP averages the parameters that were not frozen when it was built.
+        # DDP knows all parameters that the model had when it was built, but those to be ignored,
+        # and averages those of them that were not frozen then.
+        known: set[nn.Parameter] = set(self._model._module_parameters)
         num_averaged = self._model._get_ddp_logging_data()["num_parameter_tensors"]
-        candidates = {*self.module.parameters(), *parameters}
-        if sum(parameter.requires_grad for parameter in candidates) > num_averaged:
+        trained = {parameter for parameter in parameters if parameter.requires_grad}
+        if trained - known or sum(item.requires_grad for item in known) > num_averaged:
             raise ValueError(_LEFT_OUT)
         self._frozen = [parameter for parameter in parameters if not parameter.requires_grad]
 
@@ -148,7 +150,9 @@ class FSDPParallelism(Parallelism):
         self.rank = ranks.index(distributed.get_rank())
         if mesh.ndim == 2:
             self.replicas = mesh.size(0)
-        self._every_micro_batch = every_micro_batch
+        # Gradients reach `parameter.grad` only when they are averaged, which costs nothing on one
+        # rank. There the last micro-batch may be empty, and then has no backward pass.
+        self._every_micro_batch = every_micro_batch or self.size == 1
         self.may_send_fp16 = any(map(_sends_fp16, _sharded_modules(model)))
 
     def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any]:

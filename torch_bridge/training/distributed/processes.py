@@ -131,10 +131,11 @@ def in_lockstep(batches: Iterable[Batch]) -> Iterator[tuple[Batch, bool]]:
 
     for num_yielded in count(1):
         yield batch, has_batch
-        next_batch = next(iterator, _NO_BATCH)
-        has_batch = next_batch is not _NO_BATCH
-        if has_batch:
-            batch = next_batch
+        if has_batch:  # iterators of some libraries begin again if asked after their end
+            next_batch = next(iterator, _NO_BATCH)
+            has_batch = next_batch is not _NO_BATCH
+            if has_batch:
+                batch = next_batch
         # Ask all ranks even at the agreed length: it may be wrong, for instance after a loader
         # resumed in the middle of an epoch.
         if num_yielded >= max(lengths) and not any(gather(has_batch)):
