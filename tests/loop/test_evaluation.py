@@ -193,7 +193,9 @@ def test_swapped_model_and_batches(net):
         ([{"a": 1.0}, {"b": 1.0}], "returned {'a': 'mean'} and {'b': 'mean'}"),
         ([{"a": 1.0}, torch.tensor(1.0)], "returned {'a': 'mean'} and {'': 'mean'}"),
         ([{"a": 1.0}, {"a": (1.0, 2)}], "returned {'a': 'mean'} and {'a': 'pair'}"),
-        ([{"a": (1.0, "2")}], "loss_fn returned the weight '2'"),
+        ([{}], "must be strings"),
+        ([{"": 1.0}], "the keys ['']"),
+        ([{"a": (1.0, "2")}], "in 'a' loss_fn returned the weight '2'"),
     ],
 )
 def test_wrong_losses(net, losses, part):

@@ -134,6 +134,11 @@ def test_state_with_a_wrong_entry(log, entry):
     log.load_state_dict({**log.state_dict(), **entry})
 
 
+@raises(TypeError, "the whole result of an update", "log(result)")
+def test_log_of_a_part_of_a_result(log):
+    log(_result(0.5, 0.5, [0.5], 1, 0, 1).loss)
+
+
 def test_flush_copies_each_column_once():
     """The number of operators does not depend on the number of updates."""
     counts = []

@@ -1,7 +1,7 @@
 """`evaluate`: the mean loss of a model over a data set, or several named means."""
 
 import math
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast, overload
 
@@ -24,7 +24,7 @@ from torch_bridge.training.train_step.loss_call import Carry, LossCall
 from torch_bridge.training.train_step.precision import Precision, PrecisionName
 
 _LOSS = ""
-"""The name of a loss that is not in a dictionary."""
+"""The name of a loss that is not in a dictionary; as a key of a dictionary it is rejected."""
 
 
 @overload
@@ -125,7 +125,8 @@ def evaluate(
             if forms is None:
                 forms = forms_of_batch
             _check_same_forms(forms, forms_of_batch)
-            sums = sums + _stack(losses.values())
+            # In one order, whatever the order of the names was on this rank and in this batch.
+            sums = sums + _stack([losses[name] for name in sorted(losses)])
     if forms is None:
         raise ValueError("batches is empty")
     means = _means_over_ranks(forms, sums.tolist())
@@ -157,14 +158,26 @@ def _parse_named_losses(value: Any) -> dict[str, Loss]:
     """
     if not isinstance(value, Mapping):
         return {_LOSS: parse_loss(value)}
+    named = cast("Mapping[Any, Any]", value)
+    if not named or not all(isinstance(name, str) and name for name in named):
+        names = checks.short_repr([*named])
+        raise TypeError(
+            f"loss_fn returned a dictionary with the keys {names}; they must be strings"
+        )
     losses: dict[str, Loss] = {}
-    for name, item in cast("Mapping[str, Any]", value).items():
+    for name, item in named.items():
+        losses[name] = _parse_item(name, item)
+    return losses
+
+
+def _parse_item(name: str, item: Any) -> Loss:
+    try:
         if is_pair(item):
             total, weight = item
-            losses[name] = parse_loss((_as_floating(total), weight))
-        else:
-            losses[name] = parse_loss(_as_floating(item))
-    return losses
+            return parse_loss((_as_floating(total), weight))
+        return parse_loss(_as_floating(item))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"in {name!r} {error}") from error
 
 
 def _as_floating(total: Any) -> Any:
@@ -181,14 +194,14 @@ def _forms_of(losses: Mapping[str, Loss]) -> dict[str, str]:
 
 
 def _check_same_forms(forms: Mapping[str, str], other: Mapping[str, str]) -> None:
-    if list(forms.items()) != list(other.items()):
+    if forms != other:
         raise TypeError(
             "loss_fn must return the same names and forms for every batch on every rank, and "
             f"returned {checks.short_repr(forms)} and {checks.short_repr(other)}"
         )
 
 
-def _stack(losses: Collection[Loss]) -> Tensor:
+def _stack(losses: Sequence[Loss]) -> Tensor:
     """Return the sums and weights of a batch in float64, because a data set may be large."""
     # Numbers are added to a zero on the device, which does not synchronize as a copy would.
     devices = [total.device for total, _ in losses if not total.is_cpu]
@@ -201,7 +214,11 @@ def _stack(losses: Collection[Loss]) -> Tensor:
 
 
 def _means_over_ranks(forms: Mapping[str, str], sums: Sequence[float]) -> dict[str, float]:
-    """Return Σ sum / Σ weight of each name over all ranks, from the sums of this rank.
+    """Return Σ sum / Σ weight of each name over all ranks.
+
+    Args:
+        forms: "mean" or "pair" for each name.
+        sums: The sum and the weight of each name on this rank, in the order of the sorted names.
 
     Raises:
         TypeError: The ranks have different names, or some means and others pairs.
@@ -214,9 +231,9 @@ def _means_over_ranks(forms: Mapping[str, str], sums: Sequence[float]) -> dict[s
         _check_same_forms(gathered[0][0], other)
     totals = [sum(values) for values in zip(*(sums for _, sums in gathered), strict=True)]
     means: dict[str, float] = {}
-    for name, total, weight in zip(forms, totals[::2], totals[1::2], strict=True):
+    for name, total, weight in zip(sorted(forms), totals[::2], totals[1::2], strict=True):
         if name == _LOSS and forms[name] == "pair":  # in a dictionary it is surely meant as one
             check_weight(weight)
         # Python's own division by zero raises.
         means[name] = total / weight if weight else total * math.inf
-    return means
+    return {name: means[name] for name in forms}

@@ -85,10 +85,22 @@ class MetricLog:
         Returns:
             The newest row if rows were made, else None.
 
+        Raises:
+            TypeError: `result` is not the result of an update.
+
         Warns:
             CurveWarning: Once, when rows are made, if the last updates were all skipped: `every` of
                 them, and at least 10.
         """
+        if not isinstance(result, StepResult):
+            raise TypeError(
+                checks.must(
+                    "result",
+                    result,
+                    "be the whole result of an update, as "
+                    "in result = train_step(batch); log(result)",
+                )
+            )
         self._pending.append(result[:4])  # without aux, which may be large
         self._since_flush += 1
         if self._since_flush < self.every:
