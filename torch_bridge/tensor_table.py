@@ -1,7 +1,6 @@
 """A curve as a pure function in torch: its table as tensors, evaluated at tensors of steps."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +14,8 @@ from plateau_jax.table.evaluation import (
     find_rows,
     join_limbs,
 )
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def multiplier(table: Table, step: Tensor) -> Tensor:
@@ -32,16 +33,15 @@ def multiplier(table: Table, step: Tensor) -> Tensor:
     Args:
         table: `tensors(curve.table, device)`: int32 tensors on the device of the step; for a table
             from `stack`, with a leading axis of curves.
-        step: A tensor of integers, of any shape and integer dtype. A step below 0 counts as 0. A
-            step is an update or, for a curve from `BatchPlan.scale`, its unit of samples or tokens.
+        step: A tensor of int8 to int64 or uint8, of any shape. A step below 0 counts as 0. A step
+            is an update or, for a curve from `BatchPlan.scale`, its unit of samples or tokens.
 
     Returns:
         float32 in [0, 1], of the shape of `step`; for a table from `stack`, of shape (curves,) +
         step.shape.
 
     Raises:
-        TypeError: `step` is not a tensor of integers (it is bool or floating-point); `table` is not
-            a table of int32 tensors.
+        TypeError: `step` is not a tensor of integers; `table` is not a table of tensors.
 
     >>> import torch
     >>> from plateau_jax import PlateauCurve
@@ -50,13 +50,11 @@ def multiplier(table: Table, step: Tensor) -> Tensor:
     >>> multiplier(table, torch.tensor([0, 5, 10, 55, 100]))
     tensor([0.0000, 0.5000, 1.0000, 0.5000, 0.0000])
     """
-    _check_table(table)
-    for name, column in table._asdict().items():
-        if not isinstance(column, Tensor) or column.dtype != torch.int32:
-            raise TypeError(
-                f"table.{name} must be an int32 tensor: write tensors(curve.table, device), once"
-            )
-    steps = _clamp_steps(step)
+    if not isinstance(table, Table) or not isinstance(table.begin, Tensor):
+        raise TypeError(checks.must("table", table, "be what tensors(curve.table, device) returns"))
+    if not isinstance(step, Tensor) or step.dtype not in _INTEGERS:
+        raise TypeError(checks.must("step", step, "be a tensor of integers"))
+    steps = step.to(torch.int64).clamp(0, checks.MAX_STEP)
     # The coefficients come first, also in a table from `stack`.
     table = table._replace(high=table.high.movedim(-2, 0), low=table.low.movedim(-2, 0))
     if table.begin.ndim == 1:
@@ -84,47 +82,11 @@ def tensors(table: Table, device: torch.device | str | None = None) -> Table:
     >>> tensors(PlateauCurve(100, warmup_steps=10).table).begin[:3]
     tensor([0, 2, 4], dtype=torch.int32)
     """
-    _check_table(table)
-    return Table(*(_copy_column(column, device) for column in table))
-
-
-def _check_table(table: Any) -> None:
     if not isinstance(table, Table):
-        raise TypeError(
-            checks.must("table", table, "be a table: curve.table, or what stack or tensors returns")
-        )
-
-
-def _copy_column(column: Any, device: torch.device | str | None) -> Tensor:
-    if isinstance(column, Tensor):
-        device = device or torch.get_default_device()
-        return column.detach().to(device, torch.int32, copy=True)
-    return torch.tensor(np.asarray(column), dtype=torch.int32, device=device)
-
-
-def _clamp_steps(step: Any) -> Tensor:
-    """Clamp steps of any integer dtype to 0 … 2³¹ - 1, as int64.
-
-    Raises:
-        TypeError: The steps are not integers.
-    """
-    if not isinstance(step, Tensor):
-        raise TypeError(
-            checks.must(
-                "step",
-                step,
-                "be a tensor of integers; write "
-                "torch.tensor(step), or curve(step) for a number or a NumPy array",
-            )
-        )
-    if step.is_floating_point() and not step.numel():  # torch.tensor([])
-        step = step.to(torch.int32)
-    if step.dtype == torch.bool or step.is_floating_point() or step.is_complex():
-        raise TypeError(f"step must be a tensor of integers, not of {step.dtype}")
-    wide = step.to(torch.int64)
-    if step.dtype == torch.uint64:  # values from 2⁶³ on have become negative
-        wide = torch.where(wide < 0, checks.MAX_STEP, wide)
-    return wide.clamp(0, checks.MAX_STEP)
+        raise TypeError(checks.must("table", table, "be a table: curve.table, or one from stack"))
+    return Table(
+        *(torch.tensor(np.asarray(column), dtype=torch.int32, device=device) for column in table)
+    )
 
 
 def _take(column: Tensor, index: Tensor) -> Tensor:

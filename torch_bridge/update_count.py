@@ -1,7 +1,8 @@
 """The number of updates of a training run."""
 
 from collections.abc import Sized
-from typing import Any, SupportsIndex
+from contextlib import suppress
+from typing import Any
 
 from plateau_jax.arguments import checks
 
@@ -36,12 +37,9 @@ def count_updates(loader: Sized | int, epochs: int, *, accumulation: int = 1) ->
     9
     """
     batches: Any = loader
-    # Arrays define `__index__` too, but it works only without dimensions. Text is rejected below.
-    if getattr(loader, "ndim", 0) > 0 or not isinstance(loader, SupportsIndex | str):
-        try:
+    if not isinstance(loader, str | bytes):  # "100" is no number of batches, and not 3 of them
+        with suppress(TypeError):  # a number has no length
             batches = len(batches)
-        except TypeError as error:
-            raise TypeError(f"{error}: pass the number of batches instead of the loader") from None
     batches = checks.at_least("the number of batches", batches, 1)
     epochs = checks.at_least("epochs", epochs, 1)
     accumulation = checks.at_least("accumulation", accumulation, 1)

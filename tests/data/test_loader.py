@@ -16,7 +16,7 @@ from support.distributed.processes import run
 from support.examples import examples
 from support.training.steps import through_file
 from support.trees import assert_equal_trees
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader
 
 from torch_bridge import count_updates, make_loader
 
@@ -103,12 +103,16 @@ def test_default_workers_follow_usable_cores_up_to_limit(monkeypatch, processes,
     assert loader.persistent_workers == (workers > 0)
 
 
+def test_trainers_can_read_the_usual_attributes():
+    loader = make_loader(range(10), 4, num_workers=0)
+    assert (loader.batch_size, loader.drop_last) == (4, True)
+    assert isinstance(loader.batch_sampler, BatchSampler)
+
+
 @pytest.mark.parametrize(
     ("device", "pinned"), [("cuda", True), ("cuda:1", True), ("cpu", False), (None, False)]
 )
-def test_only_batches_for_cuda_are_pinned(monkeypatch, device, pinned):
-    assert not make_loader(range(4), 2, device="cpu").pin_memory
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+def test_only_batches_for_cuda_are_pinned(device, pinned):
     assert make_loader(range(4), 2, device=device).pin_memory == pinned
     assert not make_loader(range(4), 2, device=device, pin_memory=False).pin_memory
 

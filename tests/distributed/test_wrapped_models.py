@@ -81,12 +81,6 @@ def test_model_over_two_meshes_is_rejected():
     check_rejected(model, "several meshes")
 
 
-def test_divisor_of_gradients_is_rejected():
-    model = fully_shard(Net())
-    model.set_gradient_divide_factor(2.0)
-    check_rejected(model, "averages over the 1 ranks")
-
-
 @by_ddp_or_fsdp
 def test_cuda_graph_rejects_wrapped_model(wrap):
     model = wrap(Net())
@@ -106,6 +100,28 @@ def test_update_of_wrapped_model_reads_nothing(wrap):
         step(BATCH, BATCH)
     # FSDP2 frees memory, and allocates it again, through storages.
     assert set(reads.names) <= {"untyped_storage"}
+
+
+def test_update_averages_whatever_divisor_the_model_had():
+    model = fully_shard(Net())
+    model.set_gradient_divide_factor(2.0)
+    norms = [make_step(model=item)(BATCH).grad_norm for item in (model, fully_shard(Net()))]
+    assert norms[0] == norms[1]
+
+
+def sum_and_size(model, batch):
+    if not len(batch):
+        return torch.zeros(()), 0
+    return model(batch).square().sum(), len(batch)
+
+
+def test_last_micro_batch_may_be_empty_on_one_rank():
+    inputs, _ = BATCH
+    step = make_step(model=fully_shard(Net()), loss_fn=sum_and_size)
+    plain_step = make_step(model=Net(), loss_fn=sum_and_size)
+    for micro_batches in ([inputs, inputs[:0]], [inputs]):
+        result = step(*micro_batches)
+        assert result.grad_norm == plain_step(*micro_batches).grad_norm
 
 
 NOT_ON_SHARDS = {"sgd", "momentum", "nesterov", "adagrad", "adafactor", "rprop", "muon"}
@@ -240,7 +256,7 @@ def test_update_that_bypasses_ddp_is_rejected(wrong_loss, is_compiled):
     step(USES_ALL)
     before = copy.deepcopy(plain.state_dict())
     current_loss = wrong_loss
-    with pytest.raises(RuntimeError, match=r"loss_fn did not call it .* model\(inputs\)"):
+    with pytest.raises(RuntimeError, match=r"loss_fn must call its argument, model\(inputs\)"):
         step(USES_ALL, USES_ALL)
     assert_equal_trees(plain.state_dict(), before)
 
@@ -254,7 +270,7 @@ def test_ddp_may_be_told_that_layers_have_no_gradients():
 
 def check_not_averaged(step, plain, *micro_batches):
     before = copy.deepcopy(plain.state_dict())
-    message = r"not averaged the gradients: .*find_unused_parameters=True"
+    message = r"not averaged the gradients\. .*find_unused_parameters=True"
     with pytest.raises(RuntimeError, match=message):
         step(*micro_batches)
     assert_equal_trees(plain.state_dict(), before)
@@ -291,10 +307,19 @@ def test_layer_that_was_frozen_when_wrapped_is_rejected():
         make_step(model=model)
 
 
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}])
+def test_layer_that_is_replaced_after_wrapping_is_rejected(options):
+    """As many parameters are trained as DDP averages, but some of them are different ones."""
+    plain = Net()
+    model = DistributedDataParallel(plain, **options)
+    plain.last = copy.deepcopy(plain.last)
+    check_rejected(model, "does not average the gradients of some of the optimizer's")
+
+
 def test_step_under_no_sync_is_rejected():
     model = DistributedDataParallel(Net())
     step = make_step(model=model)
-    with model.no_sync(), pytest.raises(RuntimeError, match=r"called under no_sync\(\)"):
+    with model.no_sync(), pytest.raises(RuntimeError, match=r"not under .* no_sync\(\)"):
         step(BATCH)
 
 

@@ -190,12 +190,12 @@ def test_swapped_model_and_batches(net):
     ("losses", "part"),
     [
         ([1.0], "loss_fn returned"),
-        ([{"a": 1.0}, {"b": 1.0}], "the names ['b'] for one batch and the names ['a'] before"),
-        ([{"a": 1.0}, torch.tensor(1.0)], "a loss for one batch and the names ['a'] before"),
-        ([{"a": 1.0}, {"a": (1.0, 2)}], "a pair"),
+        ([{"a": 1.0}, {"b": 1.0}], "returned {'a': 'mean'} and {'b': 'mean'}"),
+        ([{"a": 1.0}, torch.tensor(1.0)], "returned {'a': 'mean'} and {'': 'mean'}"),
+        ([{"a": 1.0}, {"a": (1.0, 2)}], "returned {'a': 'mean'} and {'a': 'pair'}"),
         ([{}], "must be strings"),
         ([{"": 1.0}], "the keys ['']"),
-        ([{"a": (1.0, "2")}], "in 'a' loss_fn returned"),
+        ([{"a": (1.0, "2")}], "in 'a' loss_fn returned the weight '2'"),
     ],
 )
 def test_wrong_losses(net, losses, part):
@@ -212,5 +212,5 @@ def test_wrong_losses(net, losses, part):
 def test_several_processes_need_a_group(net, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RuntimeError, match="WORLD_SIZE = 2, but there is no process group"):
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
         evaluate(net, batches(2), mean_loss)

@@ -22,11 +22,8 @@ class Stream(IterableDataset[int]):
 
 
 def test_wrong_call():
-    for loader in (3.0, "100"):
-        with raises(TypeError):
-            count_updates(loader, 1)
-    for loader in (Stream(), DataLoader(Stream())):
-        with raises(TypeError, "pass the number of batches instead of the loader"):
+    for loader in (3.0, "100", b"100", Stream(), DataLoader(Stream())):
+        with raises(TypeError, "the number of batches = ", AN_INTEGER):
             count_updates(loader, 1)
     for loader in (0, []):
         with raises(ValueError, "batches = ", at_least(1)):

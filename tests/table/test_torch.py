@@ -58,22 +58,20 @@ def test_table_matches_numpy_bits_in_every_mode(device, case):
 
 
 @_every_curve
-@pytest.mark.parametrize("empty", [torch.zeros(0, 3, dtype=torch.int32), torch.tensor([])])
-def test_empty_steps_give_empty_values(curve, empty):
+def test_empty_steps_give_empty_values(curve):
+    empty = torch.zeros(0, 3, dtype=torch.int32)
     values = multiplier(tensors(curve.table), empty)
     assert values.shape == empty.shape
     assert values.dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    "dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"]
-)
-def test_step_may_have_any_integer_dtype(dtype):
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64"])
+def test_step_may_have_any_common_integer_dtype(dtype):
     limits = np.iinfo(dtype)
     fitting = [limits.min, limits.max]
     fitting.extend(
         step
-        for step in (-1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5, 2**63)
+        for step in (-1, 0, 1, 100, 101, 500, 999, 1000, MAX_STEP - 1, 2**31, 2**32 + 5)
         if limits.min <= step <= limits.max
     )
     steps = np.array(fitting, dtype)
@@ -144,16 +142,14 @@ STEP = torch.tensor(3)
 
 
 def test_wrong_step():
-    for dtype in (torch.bool, torch.float32):
-        with raises(TypeError, "step ", str(dtype)):
+    for dtype in (torch.bool, torch.uint64, torch.float32):
+        with raises(TypeError, "step = tensor", "must be a tensor of integers"):
             multiplier(TABLE, torch.ones(3, dtype=dtype))
-    for step in (3, np.arange(3)):
-        with raises(TypeError, "step = ", "must be a tensor of integers; write"):
-            multiplier(TABLE, step)
+    with raises(TypeError, "step = 3 must be a tensor of integers"):
+        multiplier(TABLE, 3)
 
 
 def test_wrong_table():
-    with raises(TypeError, "table = ", "must be a table"):
-        multiplier(CURVE, STEP)
-    with raises(TypeError, "table.begin", "int32", "write tensors"):
-        multiplier(CURVE.table, STEP)
+    for table in (CURVE, CURVE.table):
+        with raises(TypeError, "table = ", "must be what tensors(curve.table, device) returns"):
+            multiplier(table, STEP)

@@ -9,11 +9,12 @@ import torch
 from torch.utils.data import IterableDataset
 
 from plateau_jax.arguments import checks
-from torch_bridge.training.data.resumable_loader import GlobalBatches, ResumableLoader, on_cpu
+from torch_bridge.training.data.resumable_loader import GlobalBatches, ResumableLoader
 from torch_bridge.training.distributed import processes
 
 # Each worker has its own copy of the dataset, and a single device seldom needs more workers.
 _MAX_WORKERS = 8
+
 
 _ORDER_OPTIONS = ("sampler", "batch_sampler", "generator", "in_order")
 """Options of `DataLoader` that would change the order of the samples, so they are rejected."""
@@ -125,12 +126,12 @@ def make_loader(
         num_workers = _default_num_workers()
     num_workers = checks.at_least("num_workers", num_workers, 0)
     settings = {
-        "pin_memory": _is_cuda(device),
+        "pin_memory": device is not None and torch.device(device).type == "cuda",
         "persistent_workers": num_workers > 0,
         **overrides,
     }
-    with on_cpu(), warnings.catch_warnings():
-        # DataLoader itself calls this deprecated function of torch.
+    with warnings.catch_warnings():
+        # In some versions DataLoader itself calls this deprecated function of torch.
         warnings.filterwarnings("ignore", message="'set_vital' is deprecated", category=UserWarning)
         return ResumableLoader(dataset, batches, num_workers=num_workers, **settings)
 
@@ -143,10 +144,3 @@ def _default_num_workers() -> int:
         usable = os.cpu_count() or 1
     cores = usable // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return max(0, min(cores - 1, _MAX_WORKERS))
-
-
-def _is_cuda(device: torch.device | str | None) -> bool:
-    """Return True if batches can be copied to this device from pinned memory."""
-    if device is None:
-        return False
-    return torch.device(device).type == "cuda" and torch.cuda.is_available()

@@ -1,7 +1,7 @@
 """`prefetch`: copy a loader's batches to the device ahead of the training loop."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
@@ -46,9 +46,8 @@ class prefetch(Generic[Batch]):
         depth: Number of batches copied ahead.
 
     Raises:
-        TypeError: `depth` is not an integer. During an iteration on CUDA: a batch contains a tensor
-            that is not dense. From `state_dict`, `load_state_dict` and `len`: the loader has no
-            such method.
+        TypeError: `depth` is not an integer; from `len`: the loader has no length.
+        AttributeError: From `state_dict` and `load_state_dict`: the loader has no such method.
         ValueError: `depth` is below 1; the device is neither a CUDA device nor the CPU, or CUDA is
             not available.
         RuntimeError: torch does not know the device. During an iteration: a newer iteration, or a
@@ -73,16 +72,14 @@ class prefetch(Generic[Batch]):
             raise ValueError(
                 checks.must("device", device, "be the CPU or an available CUDA device")
             )
-        self._loader = loader
-        has_state = all(hasattr(loader, name) for name in ("state_dict", "load_state_dict"))
-        self._stateful: Any = loader if has_state else None
+        self._loader: Any = loader
         self._stream = Stream(device) if is_cuda else None
         self._depth = depth if is_cuda else 0
         self._state: State | None = None
         self._iteration: object = None  # the iteration that the state belongs to
 
     def __len__(self) -> int:
-        return len(cast(Sized, self._loader))
+        return len(self._loader)
 
     def __iter__(self) -> Iterator[Batch]:
         this_iteration = object()
@@ -90,7 +87,7 @@ class prefetch(Generic[Batch]):
         batches = iter(self._loader)
         self._state = self._loader_state()
         for fetched in _run_ahead(self._fetch(batches), self._depth):
-            if self._stateful is not None and self._iteration is not this_iteration:
+            if fetched.loader_state is not None and self._iteration is not this_iteration:
                 raise RuntimeError(
                     "this iteration was ended: another has begun, or a state was loaded"
                 )
@@ -104,7 +101,7 @@ class prefetch(Generic[Batch]):
     def state_dict(self) -> State:
         """Return the loader's state after the last batch that the iteration returned."""
         if self._state is None:
-            return self._stateful_loader().state_dict()
+            return self._loader.state_dict()
         return self._state
 
     def load_state_dict(self, state_dict: State) -> None:
@@ -113,21 +110,14 @@ class prefetch(Generic[Batch]):
         Args:
             state_dict: A state that `state_dict` returned.
         """
-        self._stateful_loader().load_state_dict(state_dict)
+        self._loader.load_state_dict(state_dict)
         self._state = None
         self._iteration = None
 
-    def _stateful_loader(self) -> Any:
-        if self._stateful is None:
-            raise TypeError(
-                f"loader = {checks.short_repr(self._loader)} has no state_dict and load_state_dict"
-            )
-        return self._stateful
-
     def _loader_state(self) -> State | None:
-        if self._stateful is None:
+        if not hasattr(self._loader, "state_dict"):
             return None
-        return self._stateful.state_dict()
+        return self._loader.state_dict()
 
     def _fetch(self, batches: Iterator[Batch]) -> Iterator[_FetchedBatch[Batch]]:
         """Yield each batch on the device, or on its way there."""
@@ -142,28 +132,21 @@ class prefetch(Generic[Batch]):
 
 
 # Two streams share a batch, and the host waits for neither:
-#     the copying stream:  copy 1 · record 1 · copy 2 · record 2 · …
+#     the copying stream:  wait · copy 1 · record 1 · wait · copy 2 · record 2 · …
 #     the user's stream:   wait for record 1 · work on 1 · wait for record 2 · work on 2 · …
 # `wait_event` makes the user's stream wait for the copy. In the other direction, torch's allocator
-# could give batch 1's memory to copy 3 as soon as Python drops the batch, though work on it may
-# still be queued. `record_stream` delays that until the work is done.
+# could give batch 1's memory to copy 3, or back to the driver, as soon as Python drops the batch,
+# though work on it may still be queued. `record_stream` delays that until the work is done.
 def _begin_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
-    leaves, structure = pytree.tree_flatten(batch)
-    are_on_cuda = [_is_on_cuda(leaf) for leaf in leaves]  # of all, because each is checked
-    if any(are_on_cuda):
-        # The batch is on a device already, and queued work there may still write to it.
-        stream.wait_stream(torch.cuda.current_stream(stream.device))
+    # If the loader builds batches on the device, queued work may still write to this one.
+    stream.wait_stream(torch.cuda.current_stream(stream.device))
     arrival = Event()
     with torch.cuda.stream(stream):
-        copies = [_copy(leaf, stream.device) for leaf in leaves]
+        copied = pytree.tree_map_only(
+            Tensor, lambda tensor: tensor.to(stream.device, non_blocking=True), batch
+        )
         arrival.record(stream)
-    return pytree.tree_unflatten(copies, structure), arrival
-
-
-def _copy(leaf: Any, device: torch.device) -> Any:
-    if isinstance(leaf, Tensor):
-        return leaf.to(device, non_blocking=True)
-    return leaf
+    return cast("Batch", copied), arrival
 
 
 def _use_on_current_stream(batch: Any, arrival: Event) -> None:
@@ -171,25 +154,7 @@ def _use_on_current_stream(batch: Any, arrival: Event) -> None:
     user.wait_event(arrival)
     for leaf in pytree.tree_leaves(batch):
         if isinstance(leaf, Tensor):
-            # The copying stream allocated the memory, and would otherwise reuse it as soon as it is
-            # freed.
             leaf.record_stream(user)
-
-
-def _is_on_cuda(leaf: Any) -> bool:
-    """Return True for a tensor on a GPU.
-
-    Raises:
-        TypeError: It is not dense: the memory that it uses is not known.
-    """
-    if not isinstance(leaf, Tensor):
-        return False
-    if leaf.layout != torch.strided or leaf.is_nested or leaf.is_quantized:
-        raise TypeError(
-            f"a batch contains a {type(leaf).__name__} of layout {leaf.layout} and dtype "
-            f"{leaf.dtype}; prefetch takes dense tensors"
-        )
-    return leaf.is_cuda
 
 
 def _run_ahead(items: Iterator[Item], depth: int) -> Iterator[Item]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import torch
-from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader
 
 from plateau_jax.arguments import checks
@@ -31,103 +31,86 @@ _FORMAT = Format("loader", _LoaderState)
 _END: Any = object()
 
 
+@dataclass(eq=False)
 class GlobalBatches(BatchSampler):
     """This rank's part of every batch that all ranks load together.
 
     With n ranks and B = n · `batch_size`, global batch i has the samples [i·B, (i + 1)·B) of the
     epoch's order. Of its r samples (B, or fewer in an incomplete last batch) rank k has
     [⌈k·r/n⌉, ⌈(k + 1)·r/n⌉).
-
-    Args:
-        samples: The length of the dataset.
-        batch_size: Samples of one rank in a batch.
-        shuffle: Draw a new order for each epoch; otherwise keep that of the dataset.
-        drop_last: Leave out an incomplete last batch.
-        seed: The seed of all orders.
-        rank: k.
-        world_size: n.
     """
 
-    def __init__(
-        self,
-        samples: int,
-        batch_size: int,
-        *,
-        shuffle: bool,
-        drop_last: bool,
-        seed: int,
-        rank: int,
-        world_size: int,
-    ) -> None:
-        super().__init__(range(samples), batch_size, drop_last)
-        self.rank = rank
-        self.world_size = world_size
-        self.start: EpochAndBatch = (0, 0)
-        """The position at which the next iteration begins."""
-        self._samples = samples
-        self._global_size = batch_size * world_size
-        self.arguments = {
-            "samples": samples,
-            "batch_size": self._global_size,
-            "shuffle": shuffle,
-            "drop_last": drop_last,
-            "seed": seed,
-        }
-        self.count, self._remainder = divmod(samples, self._global_size)
+    samples: int
+    """The length of the dataset."""
+    batch_size: int
+    """Samples of one rank in a batch."""
+    shuffle: bool
+    """Draw a new order for each epoch; otherwise keep that of the dataset."""
+    drop_last: bool
+    """Leave out an incomplete last batch."""
+    seed: int
+    """The seed of all orders."""
+    rank: int
+    world_size: int
+    start: EpochAndBatch = (0, 0)
+    """The position at which the next iteration begins."""
+
+    def __post_init__(self) -> None:
+        super().__init__(range(self.samples), self.batch_size, self.drop_last)
+        self.global_size = self.batch_size * self.world_size
+        self.count, self._remainder = divmod(self.samples, self.global_size)
         """The number of global batches in an epoch, and of samples in an incomplete last one."""
-        if self._remainder and not drop_last:
+        if self._remainder and not self.drop_last:
             self.count += 1
+
+    def arguments(self) -> dict[str, int | bool]:
+        """Return the arguments that decide the order, which any number of ranks can share."""
+        return {
+            "samples": self.samples,
+            "batch_size": self.global_size,
+            "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
+            "seed": self.seed,
+        }
 
     def check_sizes(self, *, training: bool) -> None:
         """Reject a dataset without a batch, and in training one whose last batch misses a rank."""
         if self.count == 0:
-            ranks = ""
-            if self.world_size > 1:
-                ranks = f" in each of {self.world_size} processes"
             raise ValueError(
-                f"{self._samples} samples give no batch of batch_size = {self.batch_size}{ranks} "
-                f"with drop_last = {self.drop_last}"
+                f"{self.samples} samples give no batch of batch_size = {self.batch_size} for "
+                f"world_size = {self.world_size} with drop_last = {self.drop_last}"
             )
         if training and not self.drop_last and 0 < self._remainder < self.world_size:
             raise ValueError(
-                f"{self._samples} samples leave {self._remainder} for {self.world_size} processes "
+                f"{self.samples} samples leave {self._remainder} for {self.world_size} processes "
                 "in the last batch, and in training every process needs some: give drop_last = "
                 "True, or another batch_size"
             )
 
     def __len__(self) -> int:
-        # In evaluation this rank may have no sample of the last batch.
         last = self.count - 1
-        if self.count > 0 and not self._indices_in(last):
-            return last
-        return self.count
+        if self._places_in(last):
+            return self.count
+        return last  # in evaluation, a rank may have no sample of the last batch
 
     def __iter__(self) -> Iterator[list[int]]:
-        # Not in the generator, whose body runs only at the first `next`.
         epoch, first_batch = self.start
-        order = None
-        if self.arguments["shuffle"]:
+        order = torch.arange(self.samples, device="cpu")
+        if self.shuffle:
             # As in torch's DistributedSampler, the seed and the epoch decide the order, so a saved
             # state has no state of a generator.
-            seed = (self.arguments["seed"] + epoch) % 2**32
+            seed = (self.seed + epoch) % 2**32
             generator = torch.Generator("cpu").manual_seed(seed)
-            order = torch.randperm(self._samples, generator=generator, device="cpu")
-        return self._batches_from(first_batch, order)
+            order = torch.randperm(self.samples, generator=generator, device="cpu")
+        for batch in range(first_batch, self.count):
+            places = self._places_in(batch)
+            if places:  # else this rank has no sample of the last batch
+                yield order[places.start : places.stop].tolist()
 
-    def _batches_from(self, first: int, order: Tensor | None) -> Iterator[list[int]]:
-        for batch in range(first, self.count):
-            indices = self._indices_in(batch)
-            if not indices:
-                continue
-            if order is None:
-                yield list(indices)
-            else:
-                yield order[indices.start : indices.stop].tolist()
-
-    def _indices_in(self, batch: int) -> range:
-        """Return the indices, into the epoch's order, of this rank's samples in a global batch."""
-        first = batch * self._global_size
-        size = min(self._global_size, self._samples - first)
+    def _places_in(self, batch: int) -> range:
+        """Return the places, in the epoch's order, of this rank's samples in a global batch."""
+        first = batch * self.global_size
+        size = min(self.global_size, self.samples - first)
         # -(-a // n) rounds up. Five samples over three ranks begin at
         # ⌈0/3⌉, ⌈5/3⌉, ⌈10/3⌉ = 0, 2, 4 and are split 2, 2, 1.
         begin = -(-self.rank * size // self.world_size)
@@ -150,12 +133,12 @@ class ResumableLoader(DataLoader[Any]):
         # DataLoader draws the workers' seeds from this generator at each iteration. If the orders
         # were drawn from it too, a resumed run would get different ones. The seeds differ between
         # ranks.
-        seeds = torch.Generator("cpu").manual_seed(batches.arguments["seed"] + batches.rank)
+        seeds = torch.Generator("cpu").manual_seed(batches.seed + batches.rank)
         super().__init__(
             dataset, batches.batch_size, drop_last=batches.drop_last, generator=seeds, **settings
         )
-        # As an argument it would hide batch_size and drop_last, and DataLoader rejects an
-        # assignment.
+        # As an argument it would hide batch_size and drop_last, which libraries read, and
+        # DataLoader rejects an assignment.
         object.__setattr__(self, "batch_sampler", batches)
         # `state_dict` saves `_position`; the next iteration begins at `_next_start`. With 3 batches
         # per epoch they are (0, 2) and (1, 0) once batches 0 and 1 of epoch 0 were handed out: a
@@ -202,7 +185,7 @@ class ResumableLoader(DataLoader[Any]):
         """Return the arguments that decide the order, and the position after the last batch."""
         epoch, batch = self._position
         return _FORMAT.build(
-            arguments=dict(self.batch_sampler.arguments),
+            arguments=self.batch_sampler.arguments(),
             epoch=epoch,
             batch=batch,
         )
@@ -229,22 +212,18 @@ class ResumableLoader(DataLoader[Any]):
 
     def _check_arguments(self, saved: Mapping[str, Any]) -> None:
         """Raise a ValueError if the state was saved by a loader with different arguments."""
-        arguments = self.batch_sampler.arguments
+        arguments = self.batch_sampler.arguments()
         check_entries("arguments", saved, arguments)
         changes = [
             f"{name} = {checks.short_repr(saved[name])} (now {now})"
             for name, now in arguments.items()
             if saved[name] != now
         ]
-        if not changes:
-            return
-        problem = f"state_dict was saved by a loader with {', '.join(changes)}"
-        if saved["batch_size"] != arguments["batch_size"]:
-            problem += (
-                "; this batch_size is that of all processes together, and make_loader takes that "
-                "of one"
+        if changes:
+            raise ValueError(
+                f"state_dict was saved by a loader with {', '.join(changes)}; batch_size is "
+                "that of all processes together"
             )
-        raise ValueError(problem)
 
 
 def on_cpu() -> AbstractContextManager[Any]:

@@ -87,7 +87,12 @@ def distribute(
     if mode is not None:
         checks.one_of("mode", mode, get_args(Mode))
     check_unwrapped(model)
-    classes = _classes_of(model, blocks)
+    classes: tuple[Any, ...] = (blocks,) if isinstance(blocks, type | str) else tuple(blocks)
+    for block in classes:
+        if not isinstance(block, type):
+            raise TypeError(f"blocks has {checks.short_repr(block)}; it must be a class of modules")
+        if not any(isinstance(module, block) for module in model.modules()):
+            raise ValueError(f"blocks has {block.__name__}, but no module of the model is one")
     target = _select_device(device)
     if mode is None:
         _INDEPENDENT.update(model.modules())
@@ -96,24 +101,14 @@ def distribute(
         return model.to(target)
 
     if not distributed.is_initialized():
-        _init_process_group(target)
+        if target.type == "cuda":
+            distributed.init_process_group("nccl", device_id=target)
+        else:
+            distributed.init_process_group("gloo")
     if mode == "ddp":
         return cast("Model", DistributedDataParallel(model.to(target), **options))
     _shard(model, classes, target, options)
     return model
-
-
-def _classes_of(model: nn.Module, blocks: Any) -> tuple[type[nn.Module], ...]:
-    """Return the user's class of blocks, or sequence of classes, as a tuple."""
-    if isinstance(blocks, type | str):  # a string too: the error then shows all of it
-        blocks = [blocks]
-    classes: tuple[Any, ...] = tuple(blocks)
-    for block in classes:
-        if not (isinstance(block, type) and issubclass(block, nn.Module)):
-            raise TypeError(f"blocks has {checks.short_repr(block)}; it must be a class of modules")
-        if not any(isinstance(module, block) for module in model.modules()):
-            raise ValueError(f"blocks has {block.__name__}, but no module of the model is one")
-    return classes
 
 
 def _select_device(device: torch.device | str | None) -> torch.device:
@@ -133,13 +128,6 @@ def _select_device(device: torch.device | str | None) -> torch.device:
         target = torch.device("cuda", local_rank)
     torch.cuda.set_device(target)
     return target
-
-
-def _init_process_group(device: torch.device) -> None:
-    if device.type == "cuda":
-        distributed.init_process_group("nccl", device_id=device)
-    else:
-        distributed.init_process_group("gloo")
 
 
 def _shard(
@@ -221,15 +209,13 @@ def check_unwrapped(model: nn.Module) -> None:
     Raises:
         ValueError: The model is wrapped, or a part is; the message names the wrapper.
     """
-    for module in model.modules():
-        # By the class's name, since importing torch.distributed.fsdp takes most of a second.
-        for base in type(module).__mro__:
-            if base.__name__ in _WRAPPERS:
-                raise ValueError(
-                    "the model, or a part of it, is wrapped for several processes "
-                    f"({base.__name__}). A TrainStep takes a model that is wrapped as a whole: by "
-                    "DistributedDataParallel(model), or by fully_shard of its blocks and then of "
-                    "the model; distribute does either to a plain model"
-                )
-    if any(mesh_of(parameter) is not None for parameter in model.parameters()):
-        raise ValueError("parameters of the model are DTensors, but it is not under fully_shard")
+    # By the class's name, since importing torch.distributed.fsdp takes most of a second.
+    classes = {base.__name__ for module in model.modules() for base in type(module).__mro__}
+    wrappers = sorted(classes.intersection(_WRAPPERS))
+    if wrappers or any(mesh_of(parameter) is not None for parameter in model.parameters()):
+        raise ValueError(
+            "the model, or a part of it, is wrapped for several processes: it has "
+            f"{wrappers or 'DTensors'}. A TrainStep takes a model that is wrapped as a whole: by "
+            "DistributedDataParallel(model), or by fully_shard of its blocks and then of the "
+            "model; distribute does either to a plain model"
+        )

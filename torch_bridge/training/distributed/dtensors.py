@@ -21,16 +21,6 @@ def local_shard(tensor: Tensor) -> Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def memory_key(tensor: Tensor) -> object:
-    """Return a key that is equal for tensors with equal memory and layout, such as tied ones."""
-    local = local_shard(tensor)
-    # Empty tensors, and those that wrap others, have no memory: all would have the same address.
-    if not local.numel() or wraps_tensors(local):
-        return id(tensor)
-    layout = local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg()
-    return local.device, local.data_ptr(), *layout
-
-
 def host_copier() -> Callable[[Tensor], Tensor]:
     """Return a function that copies tensors to host memory, and tied plain tensors only once."""
     copies: dict[object, Tensor] = {}
@@ -43,17 +33,14 @@ def _copy_to_host(tensor: Tensor, copies: dict[object, Tensor]) -> Tensor:
     if wraps_tensors(local_shard(tensor)):
         return map_inner(tensor, lambda inner: _copy_to_host(inner, copies))
     # Tied DTensors are copied under every name: a rank whose shard is empty can't tell that they
-    # are tied.
-    if mesh_of(tensor) is not None:
-        return _host_copy(tensor)
-    memory = memory_key(tensor)
+    # are tied. Empty tensors all have the same address.
+    if mesh_of(tensor) is not None or not tensor.numel():
+        return tensor.detach().to("cpu", copy=True)
+    layout = tensor.dtype, tensor.shape, tensor.stride(), tensor.is_conj(), tensor.is_neg()
+    memory = tensor.device, tensor.data_ptr(), *layout
     if memory not in copies:
-        copies[memory] = _host_copy(tensor)
+        copies[memory] = tensor.detach().to("cpu", copy=True)
     return copies[memory]
-
-
-def _host_copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
 
 
 def clone(tensor: Tensor) -> Tensor:

@@ -18,15 +18,10 @@ _LEFT_OUT = (
 )
 
 _NOT_AVERAGED = (
-    "DistributedDataParallel has not averaged the gradients: some of its parameters got none in "
-    "the micro-batch whose backward pass averages. Pass find_unused_parameters=True to it, or to "
-    "distribute; or, if parameters were frozen after it was built, freeze them before"
-)
-
-_NOT_CALLED = (
-    "DistributedDataParallel has not averaged the gradients: loss_fn did not call it in the "
-    "micro-batch whose backward pass averages. In loss_fn call its argument, model(inputs); not "
-    "model.module, no other module, and not under torch.no_grad() or no_sync()"
+    "DistributedDataParallel has not averaged the gradients. In the micro-batch whose backward "
+    "pass averages, loss_fn must call its argument, model(inputs), not model.module, and not under "
+    "torch.no_grad() or no_sync(). Every parameter must get a gradient there: otherwise freeze it "
+    "before you wrap the model, or pass find_unused_parameters=True to the wrapper or distribute"
 )
 
 _NO_CONTEXT = nullcontext()  # shared, since every micro-batch enters one
@@ -89,34 +84,23 @@ class DDPParallelism(Parallelism):
         self.rank = self._group.rank()
         # Only a communication hook knows what it compresses gradients to.
         self.may_send_fp16 = bool(self._model._comm_hooks)
-        self._left_out: list[nn.Parameter] = []
+        self._frozen: list[nn.Parameter] = []
         self._was_called = False
-        self._torch_post_forward = self._model._post_forward
-        # Not compiled, since torch.compile does not compile torch's own _post_forward either.
-        self._noting_post_forward: Any = torch.compiler.disable(self._post_forward)
+        self._forward_hook: Any = torch.compiler.disable(self._note_call)
 
     def check_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
-        known_to_torch: list[nn.Parameter] = self._model._module_parameters
-        trained = [parameter for parameter in known_to_torch if parameter.requires_grad]
-        trained_ids = set(map(id, trained))
-        self._left_out = [parameter for parameter in parameters if id(parameter) not in trained_ids]
-        self._check_left_out()
-        # Parameters that were frozen when DDP was built are known to it, but not averaged.
+        # DDP knows all parameters that the model had when it was built, but those to be ignored,
+        # and averages those of them that were not frozen then.
+        known: set[nn.Parameter] = set(self._model._module_parameters)
         num_averaged = self._model._get_ddp_logging_data()["num_parameter_tensors"]
-        if len(trained) > num_averaged:
+        trained = {parameter for parameter in parameters if parameter.requires_grad}
+        if trained - known or sum(item.requires_grad for item in known) > num_averaged:
             raise ValueError(_LEFT_OUT)
-
-    def _check_left_out(self) -> None:
-        if any(parameter.requires_grad for parameter in self._left_out):
-            raise ValueError(_LEFT_OUT)
+        self._frozen = [parameter for parameter in parameters if not parameter.requires_grad]
 
     def micro_batch_context(self, *, is_last: bool) -> AbstractContextManager[Any]:
-        self._check_left_out()
-        if not self._model.require_backward_grad_sync:
-            raise RuntimeError(
-                "the TrainStep was called under no_sync(): leave it out, and pass all "
-                "micro-batches of an update in one call; it decides when gradients are averaged"
-            )
+        if any(parameter.requires_grad for parameter in self._frozen):
+            raise ValueError(_LEFT_OUT)
         if is_last or self._every_micro_batch:
             return self._averaged()
         return self._model.no_sync()
@@ -124,24 +108,20 @@ class DDPParallelism(Parallelism):
     @contextmanager
     def _averaged(self) -> Generator[None]:
         self._was_called = False
-        self._model._post_forward = self._noting_post_forward
-        try:
+        with self._model.register_forward_hook(self._forward_hook):
             yield
-        finally:
-            del self._model._post_forward  # restores the method of the class
         if not self._was_called:
-            raise RuntimeError(_NOT_CALLED)
+            raise RuntimeError(_NOT_AVERAGED)
         # Torch itself would raise only in the next forward pass, one update later.
         try:
             self._model._check_reducer_finalized()
         except RuntimeError as error:
             raise RuntimeError(_NOT_AVERAGED) from error
 
-    def _post_forward(self, output: Any) -> Any:
-        # Torch's method makes the same test before it prepares for the backward pass.
+    def _note_call(self, *_: Any) -> None:
+        # Torch makes the same test before it prepares for the backward pass.
         if torch.is_grad_enabled() and self._model.require_backward_grad_sync:
             self._was_called = True
-        return self._torch_post_forward(output)
 
     def all_reduce(self, values: Tensor, operation: Any = ReduceOp.SUM) -> None:
         distributed.all_reduce(values, operation, group=self._group)
@@ -161,6 +141,8 @@ class FSDPParallelism(Parallelism):
         # An earlier training loop may have switched these off, perhaps only in parts of the model.
         self._model.set_requires_gradient_sync(True)
         self._model.set_requires_all_reduce(True)
+        for module in _sharded_modules(model):
+            module.set_gradient_divide_factor(None)  # torch's default: an average over the ranks
         mesh = mesh_of(next(model.parameters()))
         self._groups = mesh.get_all_groups()
         self.size = mesh.size()
@@ -169,7 +151,7 @@ class FSDPParallelism(Parallelism):
         if mesh.ndim == 2:
             self.replicas = mesh.size(0)
         # Gradients reach `parameter.grad` only when they are averaged, which costs nothing on one
-        # rank.
+        # rank. There the last micro-batch may be empty, and then has no backward pass.
         self._every_micro_batch = every_micro_batch or self.size == 1
         self.may_send_fp16 = any(map(_sends_fp16, _sharded_modules(model)))
 
@@ -196,8 +178,7 @@ def check_sharded(model: nn.Module) -> None:
 
     Raises:
         ValueError: Only a part of the model is sharded; it is sharded over several meshes, or also
-            with a different kind of parallelism; it has an offload policy; or its gradients may not
-            be averages over ranks.
+            with a different kind of parallelism; or it has an offload policy.
     """
     parameters = list(model.parameters())
     if not _are_sharded_as_one(parameters):
@@ -208,35 +189,18 @@ def check_sharded(model: nn.Module) -> None:
             "to its blocks and then to the model, over one mesh of one dimension, or of two for "
             "hybrid sharding"
         )
-    # Hybrid sharding divides by a given factor twice, so only torch's default, None, is sure to
-    # average.
-    if any(group.gradient_divide_factor is not None for group in _parameter_groups(model)):
-        size = mesh_of(parameters[0]).size()
-        raise ValueError(
-            "set_gradient_divide_factor was called on the model or a part of it, so gradients may "
-            f"not be averages over the {size} ranks, which a training step needs. Leave that call "
-            "out; for a loss per token of all ranks return (loss.sum(), number of tokens) from "
-            "loss_fn"
-        )
 
 
 def _are_sharded_as_one(parameters: Sequence[nn.Parameter]) -> bool:
     """Return True if all parameters are sharded over one mesh, or sharded and replicated."""
-    if not parameters:
-        return False
     first: Any = parameters[0]
     mesh = mesh_of(first)
     if mesh is None or any(mesh_of(parameter) != mesh for parameter in parameters):
         return False
     if first.device.type != mesh.device_type:  # an offload policy keeps shards in host memory
         return False
-    match first.placements:
-        case [sharded]:
-            return sharded.is_shard()
-        case [replicated, sharded]:  # hybrid sharding
-            return replicated.is_replicate() and sharded.is_shard()
-        case _:
-            return False
+    kinds = [type(placement).__name__ for placement in first.placements]
+    return kinds in (["Shard"], ["Replicate", "Shard"])  # the second one is hybrid sharding
 
 
 def _place_of(parameter: nn.Parameter) -> str:
@@ -258,18 +222,6 @@ def reshard(model: nn.Module) -> None:
 
 def _sharded_modules(model: nn.Module) -> list[Any]:
     return [module for module in model.modules() if is_sharded(module)]
-
-
-def _parameter_groups(model: nn.Module) -> list[Any]:
-    """Return FSDP2's groups of parameters, each gathered and reduced by one collective."""
-    groups: list[Any] = []
-    for module in _sharded_modules(model):
-        state = module._get_fsdp_state()
-        if hasattr(state, "_fsdp_param_groups"):
-            groups += state._fsdp_param_groups
-        elif state._fsdp_param_group:  # before torch 2.13
-            groups.append(state._fsdp_param_group)
-    return groups
 
 
 def _sends_fp16(module: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from copy import copy
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -72,30 +71,24 @@ def without_wrappers(name: str) -> str:
 
 def load_plain_state(module: nn.Module, state: Any) -> None:
     """Load a state with plain names into a module, sharded like the module."""
-    if not isinstance(state, Mapping):
-        module.load_state_dict(state)
-        return
     current = module.state_dict()
     names: dict[str, str] = {}  # of the module, by plain name
     for path, _ in cast("Any", module.named_modules(remove_duplicate=False)):
         names[plain_name(module, path)] = path
     for name in current:
         names[plain_name(module, name)] = name
-    renamed = renamed_state(cast("Mapping[str, Any]", state), lambda name: names.get(name, name))
-    sharded = copy(renamed)  # with the attribute that `renamed_state` keeps
+    renamed = renamed_state(state, lambda name: names.get(name, name))
     for name, value in renamed.items():
         if isinstance(value, Tensor) and name in current:
-            sharded[name] = shard_like(current[name], value)
-    module.load_state_dict(sharded)
+            renamed[name] = shard_like(current[name], value)
+    module.load_state_dict(renamed)
 
 
 def renamed_state(state: Mapping[str, Any], change: Callable[[str], str]) -> Any:
-    """Return the state under changed names, or the state itself if no name changes."""
+    """Return the state under changed names."""
     renamed = cast("Any", OrderedDict())
     for name, value in state.items():
         renamed[change(name)] = value
-    if list(renamed) == list(state):
-        return state
     # In this attribute torch keeps the versions of the modules, by their paths.
     versions = getattr(state, "_metadata", None)
     if versions is not None:

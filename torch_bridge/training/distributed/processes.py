@@ -36,16 +36,10 @@ def gather(value: Value, group: Any = None) -> list[Value]:
         group: A process group of all ranks; None for torch's default group.
 
     Raises:
-        RuntimeError: There are several processes but no process group.
+        ValueError: There are several processes but no process group.
     """
-    if group is None:
-        if world_size() == 1:
-            return [value]
-        if not has_group():
-            raise RuntimeError(
-                f"WORLD_SIZE = {world_size()}, but there is no process group: call "
-                "distribute(model), or torch.distributed.init_process_group(), first"
-            )
+    if group is None and world_size() == 1:
+        return [value]
     values: list[Any] = [None] * distributed.get_world_size(group)
     distributed.all_gather_object(values, value, group=group)
     return values
@@ -110,19 +104,18 @@ def in_lockstep(batches: Iterable[Batch]) -> Iterator[tuple[Batch, bool]]:
         rank 1    (d, True)   (d, False)   (d, False)
 
     The ranks agree once on the largest length. After that number of batches, or from the start if
-    an iterable has no length, they agree before every batch. If no rank has a batch, nothing is
+    no iterable has a length, they agree before every batch. If no rank has a batch, nothing is
     yielded.
 
     Raises:
-        RuntimeError: There are several processes but no process group.
-        ValueError: A rank has no batch, but others have.
+        ValueError: A rank has no batch, but others have; or there is no process group.
     """
     if world_size() == 1:
         for batch in batches:
             yield batch, True
         return
 
-    length = length_hint(batches, -1)
+    length = length_hint(batches)
     iterator = iter(batches)
     batch = next(iterator, _NO_BATCH)
     has_batch = batch is not _NO_BATCH
@@ -136,17 +129,14 @@ def in_lockstep(batches: Iterable[Batch]) -> Iterator[tuple[Batch, bool]]:
         rank = ranks_have_batch.index(False)
         raise ValueError(f"rank {rank} has no batch, but others have: give each rank at least one")
 
-    agreed_length = max(lengths)
-    if -1 in lengths:
-        agreed_length = 0
     for num_yielded in count(1):
         yield batch, has_batch
-        if has_batch:
+        if has_batch:  # iterators of some libraries begin again if asked after their end
             next_batch = next(iterator, _NO_BATCH)
             has_batch = next_batch is not _NO_BATCH
             if has_batch:
                 batch = next_batch
         # Ask all ranks even at the agreed length: it may be wrong, for instance after a loader
         # resumed in the middle of an epoch.
-        if num_yielded >= agreed_length and not any(gather(has_batch)):
+        if num_yielded >= max(lengths) and not any(gather(has_batch)):
             return

@@ -1,9 +1,9 @@
 """`evaluate`: the mean loss of a model over a data set, or several named means."""
 
 import math
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from torch_bridge.training.train_step.loss import (
     Loss,
     LossFunction,
     check_model_and_loss_fn,
-    check_same_form,
     check_weight,
     is_pair,
     parse_loss,
@@ -66,8 +65,8 @@ def evaluate(
     With several ranks, every rank calls this with its own batches. A loader from `make_loader` with
     `training=False` gives each sample to one rank. The sums run over all ranks, and every rank gets
     the same loss. A sharded model must run equally often on all ranks, so a rank that has no more
-    batches repeats its last one and ignores the result. If `batches` has a length on every
-    rank, the ranks agree once on the number of passes. Otherwise they agree before every pass.
+    batches repeats its last one and ignores the result. If `batches` has a length, the
+    ranks agree once on the number of passes. Otherwise they agree before every pass.
     After an error on one rank, the others wait until that rank ends, or until the timeout of the
     process group.
 
@@ -86,8 +85,8 @@ def evaluate(
 
     Raises:
         TypeError, ValueError: As `TrainStep` for the same arguments and the same loss; a rank has
-            no batch; the names in the dictionary differ from those of an earlier batch.
-        RuntimeError: There are several ranks but no process group.
+            no batch; the names in the dictionary differ from those of an earlier batch; there are
+            several ranks but no process group.
 
     Warns:
         CurveWarning: `loss_fn` returns pairs whose weights are not whole numbers, such as
@@ -114,14 +113,23 @@ def evaluate(
         precision=Precision(precision, device),
         carry=state,
     )
-    sums: dict[str, _Sum] = {}
+    forms: dict[str, str] | None = None
+    sums: Any = 0.0
     with _evaluation_mode(model), torch.no_grad():
         for batch, is_counted in in_lockstep(batches):
             losses, new_leaves, _ = loss_call.run(batch, leaves)
-            if is_counted:  # else a filler, so that all ranks run the same collectives
-                leaves = new_leaves
-                _add(sums, losses)
-    means = _means_over_ranks(_read_sums(sums))
+            if not is_counted:  # a filler, so that all ranks run the same collectives
+                continue
+            leaves = new_leaves
+            forms_of_batch = _forms_of(losses)
+            if forms is None:
+                forms = forms_of_batch
+            _check_same_forms(forms, forms_of_batch)
+            # In one order, whatever the order of the names was on this rank and in this batch.
+            sums = sums + _stack([losses[name] for name in sorted(losses)])
+    if forms is None:
+        raise ValueError("batches is empty")
+    means = _means_over_ranks(forms, sums.tolist())
     return means.get(_LOSS, means)
 
 
@@ -180,97 +188,52 @@ def _as_floating(total: Any) -> Any:
     return total
 
 
-# All batches of a rank.
+def _forms_of(losses: Mapping[str, Loss]) -> dict[str, str]:
+    """Return "mean" or "pair" for each name."""
+    return {name: "mean" if weight is None else "pair" for name, (_, weight) in losses.items()}
 
 
-class _Sum(NamedTuple):
-    """A loss summed over batches, in float64 because a data set may be large."""
-
-    is_pair: bool
-    """True for pairs (sum, weight); False for means, whose weight is the number of batches."""
-    total: Any
-    weight: Any
-
-
-def _add(sums: dict[str, _Sum], losses: Mapping[str, Loss]) -> None:
-    """Add the losses of a batch. The first batch decides the names, and which are pairs."""
-    if not sums:
-        # Numbers are added to a zero on the device, which does not synchronize as a copy would.
-        devices = [total.device for total, _ in losses.values() if not total.is_cpu]
-        zero = torch.zeros((), dtype=torch.float64, device=(devices or ["cpu"])[0])
-        for name, (_, weight) in losses.items():
-            sums[name] = _Sum(weight is not None, zero, zero)
-    if losses.keys() != sums.keys():
+def _check_same_forms(forms: Mapping[str, str], other: Mapping[str, str]) -> None:
+    if forms != other:
         raise TypeError(
-            f"loss_fn returned {_describe(losses)} for one batch and {_describe(sums)} before"
-        )
-    for name, (total, weight) in losses.items():
-        before = sums[name]
-        check_same_form(weight, is_pair=before.is_pair)
-        if weight is None:
-            weight = 1.0
-        elif isinstance(weight, Tensor):
-            weight = weight.double()
-        sums[name] = before._replace(
-            total=before.total + total.double(), weight=before.weight + weight
+            "loss_fn must return the same names and forms for every batch on every rank, and "
+            f"returned {checks.short_repr(forms)} and {checks.short_repr(other)}"
         )
 
 
-def _read_sums(sums: Mapping[str, _Sum]) -> dict[str, _Sum]:
-    """Return the sums as numbers. Synchronizes with the device once."""
-    if not sums:
-        return {}
-    tensors = [tensor for item in sums.values() for tensor in (item.total, item.weight)]
-    numbers = iter(cast("list[float]", torch.stack(tensors).tolist()))
-    read: dict[str, _Sum] = {}
-    for name, item in sums.items():
-        read[name] = item._replace(total=next(numbers), weight=next(numbers))
-    return read
+def _stack(losses: Sequence[Loss]) -> Tensor:
+    """Return the sums and weights of a batch in float64, because a data set may be large."""
+    # Numbers are added to a zero on the device, which does not synchronize as a copy would.
+    devices = [total.device for total, _ in losses if not total.is_cpu]
+    zero = torch.zeros((), dtype=torch.float64, device=(devices or ["cpu"])[0])
+    values: list[Tensor] = []
+    for total, weight in losses:
+        values.append(zero + total)
+        values.append(zero + (1.0 if weight is None else weight))
+    return torch.stack(values)
 
 
-def _describe(names: Collection[str]) -> str:
-    if _LOSS in names:
-        return "a loss"
-    return f"the names {checks.short_repr([*names])}"
+def _means_over_ranks(forms: Mapping[str, str], sums: Sequence[float]) -> dict[str, float]:
+    """Return Σ sum / Σ weight of each name over all ranks.
 
-
-# All ranks.
-
-
-def _means_over_ranks(sums: Mapping[str, _Sum]) -> dict[str, float]:
-    """Return Σ sum / Σ weight of each name over all ranks, from the sums of this rank.
+    Args:
+        forms: "mean" or "pair" for each name.
+        sums: The sum and the weight of each name on this rank, in the order of the sorted names.
 
     Raises:
-        ValueError: No rank has had a batch.
         TypeError: The ranks have different names, or some means and others pairs.
 
     Warns:
         CurveWarning: The total weight of pairs, which the host knows by now, is not a whole number.
     """
-    sums_by_rank = [rank_sums for rank_sums in processes.gather(sums) if rank_sums]
-    if not sums_by_rank:
-        raise ValueError("batches is empty")
-    are_pairs = [
-        {name: item.is_pair for name, item in rank_sums.items()} for rank_sums in sums_by_rank
-    ]
-    if any(of_rank != are_pairs[0] for of_rank in are_pairs):
-        raise TypeError(
-            "loss_fn returned different names on different ranks, or a mean on one and a pair "
-            "(sum, weight) on another"
-        )
-    return {
-        name: _mean(name, [rank_sums[name] for rank_sums in sums_by_rank])
-        for name in sums_by_rank[0]
-    }
-
-
-def _mean(name: str, sums: Sequence[_Sum]) -> float:
-    """Return the mean of one loss, from its sum on each rank."""
-    is_pair = sums[0].is_pair
-    total = sum(rank_sum.total for rank_sum in sums)
-    weight = sum(rank_sum.weight for rank_sum in sums)
-    if name == _LOSS and is_pair:  # a pair in a dictionary is surely meant as one
-        check_weight(weight)
-    if not weight:  # Python's own division by zero raises
-        return total * math.inf
-    return total / weight
+    gathered = processes.gather((forms, sums))
+    for other, _ in gathered:
+        _check_same_forms(gathered[0][0], other)
+    totals = [sum(values) for values in zip(*(sums for _, sums in gathered), strict=True)]
+    means: dict[str, float] = {}
+    for name, total, weight in zip(sorted(forms), totals[::2], totals[1::2], strict=True):
+        if name == _LOSS and forms[name] == "pair":  # in a dictionary it is surely meant as one
+            check_weight(weight)
+        # Python's own division by zero raises.
+        means[name] = total / weight if weight else total * math.inf
+    return {name: means[name] for name in forms}

@@ -181,8 +181,6 @@ class MetricLog:
         with reading_state_of("a MetricLog", state_dict):
             state = _FORMAT.read("state_dict", state_dict)
             since_flush = checks.at_least("since_flush", state["since_flush"], 0)
-            if not checks.is_ordered(state["rows"]):
-                raise TypeError(checks.must("rows", state["rows"], "be a list of dictionaries"))
             rows = [dict(row) for row in state["rows"]]
         self.rows[:] = rows
         self._drop_old_rows()
