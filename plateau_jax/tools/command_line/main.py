@@ -4,12 +4,10 @@ import argparse
 import csv
 import inspect
 import json
-import os
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -42,8 +40,6 @@ def main(arguments: list[str] | None = None) -> int:
         if options.design:
             _serve_design_page(options)
             return 0
-        if sys.__stdout__ is None:
-            raise OSError("standard output is closed")
         curves = _build_curves(options)
         text = _text(options, curves)
         _write_files(options, curves)
@@ -62,18 +58,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Reject an option without effect, and a wrong peak."""
-    has_log = options.log is not None
     problems = {
-        "--log requires --peak": has_log and options.peak is None,
-        "--step-column requires --log": options.step_column is not None and not has_log,
-        "--lr-column requires --log": options.lr_column is not None and not has_log,
-        "--port requires --design": options.port is not None and not options.design,
-        "--no-browser requires --design": options.no_browser and not options.design,
+        "--log requires --peak": options.log is not None and options.peak is None,
         "--json prints a curve, which has no peak: leave --peak out": (
             options.json and options.peak is not None
         ),
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
-        "--plot writes a picture: give a file name, not -": options.plot == Path("-"),
         "--wsd builds the stages: leave --stage out": options.wsd and options.stages,
         f"--export {options.export} must end in .py or .json; for values, use --csv": (
             options.export is not None
@@ -167,23 +157,11 @@ def _curve_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 def _read_curve(file: str) -> Curve:
     """Read the mapping that describes a curve. The file "-" is standard input."""
-    content = _read_bytes(file)
+    content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
         return read_curve_file(file, content)
     except (RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from None
-
-
-def _read_bytes(file: str) -> bytes:
-    if file == "-":
-        return _standard_input().read()
-    return Path(file).read_bytes()
-
-
-def _standard_input() -> BinaryIO:
-    if cast(TextIO | None, sys.stdin) is None:
-        raise OSError("standard input is closed")
-    return sys.stdin.buffer
 
 
 def _text(options: argparse.Namespace, curves: list[Curve]) -> str:
@@ -191,7 +169,7 @@ def _text(options: argparse.Namespace, curves: list[Curve]) -> str:
     if options.json:
         return json.dumps(curves[0].to_dict())
     if options.log is not None:
-        log = _standard_input() if options.log == "-" else options.log
+        log = sys.stdin.buffer if options.log == "-" else options.log
         columns = {"step": options.step_column, "lr": options.lr_column}
         return str(compare_log(log, curves[0], options.peak, **columns))
     if options.compare:
@@ -210,13 +188,11 @@ def _write_files(options: argparse.Namespace, curves: list[Curve]) -> None:
     if options.plot is not None:
         _write_picture(curves, options.plot, options.peak)
     if options.csv is not None and options.csv != "-":
-        with _replacing(Path(options.csv)) as temporary, temporary.open("w", newline="") as file:
+        with open(options.csv, "w", newline="") as file:
             _write_values(curves[0], options.peak, file)
         print(f"wrote {options.csv}", file=sys.stderr)
     if options.export is not None and options.export != "-":
-        text = _exported_text(options, curves)
-        with _replacing(Path(options.export)) as temporary:
-            temporary.write_text(text, encoding="ascii")
+        Path(options.export).write_text(_exported_text(options, curves), encoding="ascii")
         print(f"wrote {options.export}", file=sys.stderr)
 
 
@@ -240,35 +216,8 @@ def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:
         path = path.with_suffix(".png")
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plots.plot(curves, peak_value=peak, ax=figure.subplots())
-    with _replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120)
+    figure.savefig(path, dpi=120)
     print(f"wrote {path}", file=sys.stderr)
-
-
-@contextmanager
-def _replacing(path: Path) -> Generator[Path]:
-    """Yield the path of a temporary file next to a file; rename it at the end.
-
-    An error, an interrupt or a full disk leaves the file as it was.
-    """
-    # Such as a FIFO, or /dev/stdout, which may be a link to a file.
-    is_in_place = Path("/dev") in path.parents or (path.exists() and not path.is_file())
-    temporary = path
-    if not is_in_place:
-        path = path.resolve()  # of a link, the file itself
-        # With the same suffix, by which matplotlib chooses the format.
-        temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
-    try:
-        yield temporary
-        if not is_in_place:
-            temporary.replace(path)
-    except OSError as error:
-        if error.filename in (None, str(temporary)):  # None for a full disk
-            error.filename = str(path)
-        raise
-    finally:
-        if not is_in_place:
-            temporary.unlink(missing_ok=True)
 
 
 def _write_values(curve: Curve, peak: float | None, file: TextIO) -> None:
