@@ -3,7 +3,6 @@
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 from logged_lrs.logs import rows_of
 from support.curves.requirements import A_NUMBER
@@ -21,17 +20,10 @@ def compare_rows(rows, **columns):
     return compare_log(rows, CURVE, PEAK, **columns)
 
 
-@pytest.mark.parametrize("source", [3, {"step": [1]}, iter(["step,lr"]), pd.Series([1])])
+@pytest.mark.parametrize("source", [3, {"step": [1]}, iter(["step,lr"])])
 @raises(TypeError, "must be a path, a pandas data frame, or a list of dictionaries")
 def test_source_without_rows(source):
     compare_rows(source)
-
-
-@raises(ValueError, "log: 'utf-8' codec can't decode byte 0xe9", "save the log as UTF-8, or pass")
-def test_log_in_latin_1(tmp_path):
-    path = tmp_path / "log"
-    path.write_bytes("step,lr\n1,é\n".encode("latin-1"))
-    compare_rows(path)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +39,8 @@ def test_log_in_latin_1(tmp_path):
         ("step,lr, lr\n1,3,3\n", "log has several columns named 'lr'"),
         ("step,lr\n1,n/a\n", f"log, line 2: lr = 'n/a' {A_NUMBER}"),
         ("epoch 1 lr 3e-4\n", "log has no usual column for step among 'epoch', 'lr'"),
-        ("step 1: lr 0,00015\n", "line 1: lr = '0,00015' must be a number: write it without sep"),
-        ("step 900: lr 1\nstep 1,000: lr 1\n", "line 2: step = '1,000' must be a number: write it"),
+        ("step 1: lr 0,00015\n", "line 1: lr = '0,00015' must be a number"),
+        ("step 900: lr 1\nstep 1,000: lr 1\n", "line 2: step = '1,000' must be a number"),
     ],
 )
 def test_text_that_is_not_a_log(tmp_path, text, problem):

@@ -46,7 +46,6 @@ TOOLS = {
     "mmcv": json_lines('{"mode": "train", "epoch": 1, "iter": STEP, "lr": RATE}'),
     "fairseq": json_lines('{"num_updates": "STEP", "lr": "RATE"}'),
     "levanter": json_lines('{"step": STEP, "optim/learning_rate": RATE}'),
-    "nested keys": json_lines('{"step": STEP, "train": {"loss": 2.5, "lr": RATE}}'),
     "Weights & Biases": json_lines('{"_step": STEP, "_runtime": 1.5, "train/lr": RATE}'),
     "a list of groups": json_lines('{"global_step": STEP, "lr": [RATE, 0.5]}'),
     "MetricLog": json_lines('{"applied": STEP, "curve_step": STEP, "lr": RATE}'),
@@ -126,6 +125,13 @@ def test_json_documents(tmp_path):
         state = {"global_step": 2_000, "best": None, "log_history": history}
         path.write_text(json.dumps(state, indent=indent))
         check_log(str(path))
+
+
+def test_texts_in_latin_1(tmp_path):
+    path = tmp_path / "log.csv"
+    text = text_of(Tool("STEP,caf\xe9,RATE", header="step,note,lr"))
+    path.write_bytes(text.encode("latin-1"))
+    check_log(path)
 
 
 def test_other_separators_in_texts(tmp_path):

@@ -40,18 +40,15 @@ class Log:
     """What messages call a row."""
 
 
-def decode_log(content: bytes, name: str) -> str:
+def decode_log(content: bytes) -> str:
     """Return the text of a file in UTF-8, or in UTF-16 with a byte-order mark, as of PowerShell.
 
-    A character that is cut off at the end is left out.
+    Steps and learning rates are ASCII: what cannot be decoded is in other texts.
     """
     encoding = "utf-8-sig"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
-    try:
-        return codecs.getincrementaldecoder(encoding)().decode(content)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: {error}: save the log as UTF-8, or pass its rows") from None
+    return content.decode(encoding, "replace")
 
 
 def parse_log(text: str, name: str, is_step: IsStep) -> Log:
@@ -96,7 +93,7 @@ def _rows_of_document(text: str) -> list[Row] | None:
         if isinstance(value, list) and value:
             rows = cast("list[Any]", value)
             if all(isinstance(row, dict) for row in rows):
-                return [_flatten(row) for row in rows]
+                return rows
     return None
 
 
@@ -105,20 +102,8 @@ def _json_object(line: str) -> Row:
     with suppress(ValueError, RecursionError):
         row = json.loads(line)
         if isinstance(row, dict):
-            return _flatten(cast("Row", row))
+            return cast("Row", row)
     return {}
-
-
-def _flatten(row: Row) -> Row:
-    """Return a row in which nested objects have columns such as `optim/lr`."""
-    flat: dict[str, Any] = {}
-    for column, cell in row.items():
-        if isinstance(cell, dict):
-            nested = _flatten(cast("Row", cell))
-            flat |= {f"{column}/{inner}": value for inner, value in nested.items()}
-        else:
-            flat[column] = cell
-    return flat
 
 
 def _parse_csv(lines: Sequence[str], name: str, is_step: IsStep) -> list[Row]:

@@ -4,13 +4,12 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from plateau_jax.arguments import checks
-from plateau_jax.tools.logged_lrs.log_files import Log, Row, check_columns, decode_log, parse_log
+from plateau_jax.tools.logged_lrs.log_files import Log, Row, decode_log, parse_log
 
 _USUAL_COLUMNS = {
     "step": (
@@ -87,13 +86,11 @@ def _read_log(source: Any, step: str | None) -> Log:
     name = "the log"
     if isinstance(source, str | os.PathLike):
         path = Path(cast("str", source))
-        return parse_log(decode_log(path.read_bytes(), str(path)), str(path), is_step)
+        return parse_log(decode_log(path.read_bytes()), str(path), is_step)
     if hasattr(source, "read"):
-        return parse_log(decode_log(source.read(), name), name, is_step)
+        return parse_log(decode_log(source.read()), name, is_step)
     if hasattr(source, "to_dict"):
-        check_columns(getattr(source, "columns", ()), name)
-        with suppress(TypeError):  # raised by other libraries' data frames
-            return Log(name, source.to_dict(orient="records"))
+        return Log(name, source.to_dict(orient="records"))
     if checks.is_ordered(source):
         rows = list(source)
         if all(isinstance(row, Mapping) for row in rows):
@@ -151,10 +148,7 @@ def _number(cell: Any, place: str) -> float:
             return float(cell)
         except (TypeError, ValueError, OverflowError):
             pass
-    problem = f"{place} = {checks.short_repr(cell)} must be a number"
-    if isinstance(cell, str) and "," in cell:
-        problem += ": write it without separators of thousands, and with a decimal point"
-    raise ValueError(problem)
+    raise ValueError(f"{place} = {checks.short_repr(cell)} must be a number")
 
 
 def _keep_latest(cells: Sequence[Cell], name: str) -> list[Cell]:
