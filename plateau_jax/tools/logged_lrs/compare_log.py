@@ -12,7 +12,7 @@ from plateau_jax.arguments.checks import Message
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.tools.logged_lrs.faults import Fault, find_faults
 from plateau_jax.tools.logged_lrs.log_table import read_lrs
-from plateau_jax.tools.logged_lrs.printed import Floats, PrintedLrs
+from plateau_jax.tools.logged_lrs.printed import PrintedLrs
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class LogComparison:
     """How the learning rates of a log compare with a curve: `compare_log` describes it."""
 
     num_lrs: int
-    digits: int | None
+    first_step: int
+    last_step: int
     counts_from: int
     first_difference: int | None
     logged: float | None
     expected: float | None
     faults: tuple[Fault, ...]
-    not_logged: str
 
     @property
     def fault(self) -> Fault | None:
@@ -35,11 +35,13 @@ class LogComparison:
             return self.faults[0]
         return None
 
+    @property
+    def _is_explained(self) -> bool:
+        return self.first_difference is None or bool(self.faults)
+
     def __str__(self) -> str:
-        digits = "whose digits are not known"
-        if self.digits is not None:
-            digits = f"with up to {checks.plural(self.digits, 'digit')}"
-        lines = [f"the log has {checks.plural(self.num_lrs, 'learning rate')} {digits}"]
+        num_lrs = checks.plural(self.num_lrs, "learning rate")
+        lines = [f"the log has {num_lrs}, from step {self.first_step} to {self.last_step}"]
         if self.first_difference is None:
             on_curve = "all are on the curve"
             if self.counts_from == 1:
@@ -47,16 +49,11 @@ class LogComparison:
             lines += [on_curve, *[fault.text for fault in self.faults]]
         else:
             lines += [self._difference(), *_explanation(self.faults)]
-        if self.not_logged:
-            lines.append(self.not_logged)
         return "\n".join(lines)
 
     def _difference(self) -> str:
-        logged, expected = f"{self.logged:.6g}", f"{self.expected:.6g}"
-        if logged == expected:
-            logged, expected = f"{self.logged:.9g}", f"{self.expected:.9g}"
         lr = f"the learning rate at step {self.first_difference}"
-        difference = f"{lr} is {logged}, not {expected} as on the curve"
+        difference = f"{lr} is {self.logged:.7g}, not {self.expected:.7g} as on the curve"
         if self.counts_from == 1:
             return f"if the log counts updates from 1, {difference}"
         return difference
@@ -125,14 +122,10 @@ def compare_log(
           another one includes; at most eight ranges each. Empty if no known fault does, or if all
           are on the curve and the log does not continue past its end. A fault is a named tuple of
           `name`, `text`, and `least` and `most`, the limits of its number.
-        - `counts_from`: 1 if the log is explained only if it counts updates from 1, or if it is
-          then on the curve for longer; else 0. Updates in the texts of the faults count from 0. If
-          the log is explained in both ways, this is 0, and `faults` also has those from 1.
-        - `num_lrs`: The number of logged learning rates.
-        - `digits`: The number of significant digits that the log prints; None if it does not show
-          them.
-        - `not_logged`: A text that names the steps of the curve before the first row and after the
-          last; "" if there are none.
+        - `counts_from`: 1 if the log is explained only if it counts updates from 1; else 0. Updates
+          in the texts of the faults count from 0.
+        - `num_lrs`, `first_step`, `last_step`: The number of logged learning rates, and the steps
+          of the first and of the last one.
 
     Raises:
         TypeError: `source` is neither a path nor rows, or `curve` is not a curve.
@@ -164,39 +157,29 @@ def compare_log(
     peak = float(checks.number("peak_value", peak_value))
     cells = read_lrs(source, step, lr)
     logged = PrintedLrs.from_cells(cells)
-    starts = [0]
-    if logged.steps[0] > 0:
-        starts.append(1)
-    expected = [
-        checked.learning_rate(logged.steps - start, peak).astype(np.float64) for start in starts
-    ]
-    exact = PrintedLrs.from_cells(cells, are_exact=True)
-    if _contain_any(logged, expected) and not _contain_any(exact, expected):
+    comparison = _compare(logged, checked, peak, counts_from=0)
+    if not comparison._is_explained and logged.steps[0] > 0:
+        from_one = _compare(logged, checked, peak, counts_from=1)
+        if from_one._is_explained:
+            return from_one
+    return comparison
+
+
+def _compare(logged: PrintedLrs, curve: Curve, peak: float, *, counts_from: int) -> LogComparison:
+    steps = logged.steps - counts_from
+    expected = curve.learning_rate(steps, peak).astype(np.float64)
+    differing = np.flatnonzero(~logged.contain(expected))
+    to_three_digits = np.abs(logged.values - expected) <= 0.005 * logged.values
+    if not (differing.size or logged.shows_digits or to_three_digits.all()):
         raise ValueError(
             "the learning rates of the log have too few digits: as they are printed, all may be on "
             "the curve, but with further zeros they are not. Log them as in f'{lr:.3e}'"
         )
-    comparisons = [
-        _compare(logged, lrs, checked, peak, start)
-        for start, lrs in zip(starts, expected, strict=True)
-    ]
-    return _better(comparisons[0], comparisons[-1])
-
-
-def _contain_any(intervals: PrintedLrs, expected: Sequence[Floats]) -> bool:
-    return any(intervals.contain(lrs).all() for lrs in expected)
-
-
-def _compare(
-    logged: PrintedLrs, expected: Floats, curve: Curve, peak: float, counts_from: int
-) -> LogComparison:
-    steps = logged.steps - counts_from
     faults = find_faults(replace(logged, steps=steps), expected, curve, peak)
     if counts_from == 1:
         prefix = "if the log counts updates from 1: "
         faults = [fault._replace(text=prefix + fault.text) for fault in faults]
     step, lr, expected_lr = None, None, None
-    differing = np.flatnonzero(~logged.contain(expected))
     if differing.size:
         first = differing[0]
         step = int(logged.steps[first])
@@ -204,47 +187,11 @@ def _compare(
         expected_lr = float(expected[first])
     return LogComparison(
         num_lrs=len(logged),
-        digits=logged.digits,
+        first_step=int(logged.steps[0]),
+        last_step=int(logged.steps[-1]),
         counts_from=counts_from,
         first_difference=step,
         logged=lr,
         expected=expected_lr,
         faults=tuple(faults),
-        not_logged=_not_logged(logged, curve),
     )
-
-
-def _better(from_zero: LogComparison, from_one: LogComparison) -> LogComparison:
-    """Return the comparison that explains the log; faults that explain it in both ways, once."""
-    if from_zero.first_difference is None or from_one.counts_from == 0:
-        return from_zero
-    if from_one.first_difference is None:
-        # One update late.
-        return from_zero if from_zero.faults else from_one
-    further = [fault for fault in from_one.faults if _is_new(fault, from_zero.faults)]
-    if from_zero.faults:
-        return replace(from_zero, faults=(*from_zero.faults, *further))
-    if further or from_one.first_difference > from_zero.first_difference:
-        return from_one
-    return from_zero
-
-
-def _is_new(fault: Fault, faults: Sequence[Fault]) -> bool:
-    """Return True for a fault that explains a log only if it counts from 1."""
-    is_within = any(
-        fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
-        for wider in faults
-    )
-    # Counting from 0 only changes the number of these by one.
-    return fault.name not in ("late", "early", "past the end") and not is_within
-
-
-def _not_logged(logged: PrintedLrs, curve: Curve) -> str:
-    places: list[str] = []
-    if logged.steps[0] > 1:
-        places.append(f"before step {logged.steps[0]}")
-    if logged.steps[-1] < curve.total_steps - 1:
-        places.append(f"after step {logged.steps[-1]}")
-    if not places:
-        return ""
-    return f"not in the log: the learning rates {' and '.join(places)}"
