@@ -289,7 +289,7 @@ def test_a_log_that_counts_from_one():
     assert comparison.counts_from == 1
     assert comparison.first_difference == 401
     assert {fault.name for fault in comparison.faults} == {"restarted"}
-    assert "if the log counts updates from 1, the learning rate at step 401" in str(comparison)
+    assert "if it counts updates from 1:\nthe learning rate at step 401" in str(comparison)
 
 
 # Curves of every kind.

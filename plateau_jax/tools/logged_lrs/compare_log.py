@@ -42,21 +42,15 @@ class LogComparison:
     def __str__(self) -> str:
         num_lrs = checks.plural(self.num_lrs, "learning rate")
         lines = [f"the log has {num_lrs}, from step {self.first_step} to {self.last_step}"]
-        if self.first_difference is None:
-            on_curve = "all are on the curve"
-            if self.counts_from == 1:
-                on_curve += ", if the log counts updates from 1"
-            lines += [on_curve, *[fault.text for fault in self.faults]]
-        else:
-            lines += [self._difference(), *_explanation(self.faults)]
-        return "\n".join(lines)
-
-    def _difference(self) -> str:
-        lr = f"the learning rate at step {self.first_difference}"
-        difference = f"{lr} is {self.logged:.7g}, not {self.expected:.7g} as on the curve"
         if self.counts_from == 1:
-            return f"if the log counts updates from 1, {difference}"
-        return difference
+            lines.append("if it counts updates from 1:")
+        if self.first_difference is None:
+            lines += ["all are on the curve", *[fault.text for fault in self.faults]]
+        else:
+            lr = f"the learning rate at step {self.first_difference}"
+            lines.append(f"{lr} is {self.logged:.7g}, not {self.expected:.7g} as on the curve")
+            lines += _explanation(self.faults)
+        return "\n".join(lines)
 
 
 def _explanation(faults: Sequence[Fault]) -> list[str]:
@@ -87,11 +81,8 @@ def compare_log(
     r. The other terms allow for float32, in the multiplier and in the schedules of other libraries;
     r_max is the largest learning rate of the log.
 
-    If three rows or more are not on the curve, faults are tried. Most are a formula f(n, k): the
-    row of update n shows the learning rate at step f(n, k) of the curve. For example, a log that is
-    "late" shows f(n, k) = n - k. A fault is named only if it explains every row, and a cause only
-    if it can have the number k. If only rows after the end of the curve differ, the fault is "past
-    the end".
+    If three rows or more are not on the curve, each known fault that explains every row is named.
+    If only rows after the end of the curve differ, the fault is "past the end".
 
     Args:
         source: The path of a file: CSV with commas or tabs, JSON lines or a list, or the lines of a
@@ -129,12 +120,10 @@ def compare_log(
 
     Raises:
         TypeError: `source` is neither a path nor rows, or `curve` is not a curve.
-        ValueError: The log has no learning rates, or no column or several have a usual name: the
-            message says which argument to pass. A cell is not a number, or a file is damaged.
-            Later rows replace half of the learning rates or more, as if the log had several runs or
-            were not sorted by step. Digits that the log does not show decide whether its learning
-            rates are on the curve. `peak_value` is not positive. A curve is from `BatchPlan.scale`:
-            its steps are samples or tokens.
+        ValueError: No column or several have a usual name, a cell is not a number, the log has
+            several runs or is not sorted by step, or its learning rates have too few digits.
+            `peak_value` is not positive. A curve is from `BatchPlan.scale`: its steps are samples
+            or tokens.
         OSError: The file cannot be read.
 
     >>> from plateau_jax import PlateauCurve, compare_log
@@ -176,9 +165,6 @@ def _compare(logged: PrintedLrs, curve: Curve, peak: float, *, counts_from: int)
             "the curve, but with further zeros they are not. Log them as in f'{lr:.3e}'"
         )
     faults = find_faults(replace(logged, steps=steps), expected, curve, peak)
-    if counts_from == 1:
-        prefix = "if the log counts updates from 1: "
-        faults = [fault._replace(text=prefix + fault.text) for fault in faults]
     step, lr, expected_lr = None, None, None
     if differing.size:
         first = differing[0]

@@ -36,7 +36,11 @@ _TRIED = 5
 _ROUNDED = 0.5
 """Steps by which segments that are rounded to whole updates are away from a formula."""
 
-_SUPERSEDED_BY = {"stopped": {"plateau"}, "total": {"too fast", "too slow"}}
+_SUPERSEDED_BY = {
+    "restarted": {"late", "early"},
+    "stopped": {"plateau"},
+    "total": {"too fast", "too slow"},
+}
 """Faults that are not named if one of these explains the log too: it says the same, or more."""
 
 
@@ -142,8 +146,9 @@ class _Plan:
             without one, those of an empty plateau after the log.
         slack: How far rounding may move the segments after the warmup, if there are three or more.
         last: The update of the last row.
-        off: The update of the first row that is not on the curve; 0 if fewer than two rows before
-            it are: then a resumed run cannot be distinguished from a late start.
+        off: The update of the first row that is not on the curve.
+        has_begun: Two rows before `off` are on the curve: after one, a resumed run cannot be
+            distinguished from a late start.
         steps, lrs: The learning rate at each fraction of a step, from 0 to `total`, and at -1.
     """
 
@@ -154,6 +159,7 @@ class _Plan:
     slack: float
     last: int
     off: int
+    has_begun: bool
     steps: Floats
     lrs: Floats
 
@@ -190,6 +196,10 @@ def _moved(n: _Numbers, stops: _Stops) -> _Numbers:
     return steps
 
 
+def _totals(p: _Plan, *, needs_plateau: bool) -> range:
+    return range(p.warmup + 1, 4 * p.total * (p.plateau <= p.end or not needs_plateau))
+
+
 def _run_of_total(
     n: _Numbers, k: _Numbers, p: _Plan, *, warmup_plus: int | None, decay_plus: int | None
 ) -> _Numbers:
@@ -218,14 +228,19 @@ def _run_of_warmup(n: _Numbers, k: _Numbers, p: _Plan, *, first: int, after: str
 
 
 _FORMULAS = (
+    _Formula("late", lambda n, k, p: np.maximum(n - k, 0), lambda p: range(1, p.last)),
+    _Formula("early", lambda n, k, p: n + k, lambda p: range(1, p.total + 1)),
     _Formula(
-        "late",
+        "restarted",
         lambda n, k, p: np.maximum(n - k * (n >= p.off), 0),
-        lambda p: range(1, p.last),
+        lambda p: range(1, p.last * p.has_begun),
         "late",
     ),
     _Formula(
-        "early", lambda n, k, p: n + k * (n >= p.off), lambda p: range(1, p.total + 1), "early"
+        "restarted",
+        lambda n, k, p: n + k * (n >= p.off),
+        lambda p: range(1, (p.total + 1) * p.has_begun),
+        "early",
     ),
     _Formula("too fast", lambda n, k, p: n * k, lambda p: range(2, p.total + 1)),
     _Formula("too slow", lambda n, k, p: n // k, lambda p: range(2, p.last + 1)),
@@ -244,20 +259,12 @@ _FORMULAS = (
     *(
         _Formula(
             "total",
-            partial(_run_of_total, warmup_plus=warmup_plus, decay_plus=None),
-            lambda p: range(p.warmup + 1, 4 * p.total),
-            stretches=True,
-        )
-        for warmup_plus in (None, 0, 1)
-    ),
-    *(
-        _Formula(
-            "total",
             partial(_run_of_total, warmup_plus=warmup_plus, decay_plus=decay_plus),
-            lambda p: range(p.warmup + 1, 4 * p.total * (p.plateau <= p.end)),
+            partial(_totals, needs_plateau=decay_plus is not None),
+            stretches=decay_plus is None,
         )
         for warmup_plus in (None, 0, 1)
-        for decay_plus in (0, 1)
+        for decay_plus in (None, 0, 1)
     ),
     *(
         _Formula(
@@ -310,7 +317,8 @@ def _plan_of(curve: Curve, peak: float, logged: PrintedLrs, first_off: int) -> _
         end=end,
         slack=_ROUNDED if is_rounded else 0.0,
         last=last,
-        off=off if first_off > 1 else 0,
+        off=off,
+        has_begun=first_off > 1,
         steps=np.concatenate([[-1.0], places / fractions]),
         lrs=np.concatenate([[below], lrs]),
     )
@@ -366,9 +374,6 @@ def _misses(formula: _Formula, logged: PrintedLrs, plan: _Plan, rows: Any, numbe
 
 
 def _fault(formula: _Formula, plan: _Plan, least: int, most: float) -> Fault:
-    name = formula.name
-    if name in ("late", "early") and plan.off:
-        name = "restarted"
     number = f"{least} to {most}"
     if least == most:
         number = f"{least}"
@@ -377,9 +382,9 @@ def _fault(formula: _Formula, plan: _Plan, least: int, most: float) -> Fault:
     units = {"word": formula.word, **vars(plan)}
     for unit in ("update", "time", "step"):
         units[f"{unit}s"] = f"{number} {unit}" if number == "1" else f"{number} {unit}s"
-    shows, *causes = _SENTENCES[name]
+    shows, *causes = _SENTENCES[formula.name]
     possible = [cause for cause in causes if least <= _LARGEST.get(cause, least)]
-    return Fault(name, f"{shows}: {', or '.join(possible)}".format(**units), least, most)
+    return Fault(formula.name, f"{shows}: {', or '.join(possible)}".format(**units), least, most)
 
 
 # Faults whose number is a learning rate.

@@ -6,9 +6,8 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, cast
 
 from plateau_jax.arguments import checks
@@ -29,44 +28,25 @@ IsStep = Callable[[Any], bool]
 """Returns True for the name of a column of steps."""
 
 
-@dataclass(frozen=True)
-class Log:
-    """The rows of a file, of a data frame, or of a list."""
-
-    name: str
-    rows: Sequence[Row]
-    """Of a file that is read line by line, one per line: empty if the line is not a row."""
-    place: str = "row"
-    """What messages call a row."""
-
-
-def decode_log(content: bytes) -> str:
-    """Return the text of a file in UTF-8, or in UTF-16 with a byte-order mark, as of PowerShell.
-
-    Steps and learning rates are ASCII: what cannot be decoded is in other texts.
-    """
-    encoding = "utf-8-sig"
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16"
-    return content.decode(encoding, "replace")
-
-
-def parse_log(text: str, name: str, is_step: IsStep) -> Log:
-    """Parse the text of a file.
+def parse_log(content: bytes, is_step: IsStep) -> Sequence[Row]:
+    """Parse a file in UTF-8, or in UTF-16 with a byte-order mark, as of PowerShell.
 
     Lines are read as JSON, as CSV and as those of a console; the format that finds the most rows
-    with a step counts. Other lines are skipped.
+    with a step counts. Other lines are empty rows.
     """
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    # Steps and learning rates are ASCII: what cannot be decoded is in other texts.
+    text = content.decode("utf-16" if is_utf16 else "utf-8-sig", "replace")
     document = _rows_of_document(text)
     if document is not None:
-        return Log(name, document)
+        return document
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
     lines = list(io.StringIO(_ESCAPE_CODE.sub("", text), newline=None))
     # The trainer was stopped while it wrote, or is writing now: the last number may be cut.
     if lines and not lines[-1].endswith("\n") and not _json_object(lines[-1]):
         if lines[-1].strip():
             problem = "the last line has no line end and may be incomplete: it is left out"
-            warn(f"{name}: {problem}; if the row is complete, end it with a newline")
+            warn(f"the log: {problem}; if the row is complete, end it with a newline")
         del lines[-1]
 
     def num_rows(rows: Sequence[Row]) -> tuple[int, int]:
@@ -75,10 +55,10 @@ def parse_log(text: str, name: str, is_step: IsStep) -> Log:
 
     formats = (
         [_json_object(line) for line in lines],
-        _parse_csv(lines, name, is_step),
+        _parse_csv(lines, is_step),
         _parse_console(lines, is_step),
     )
-    return Log(name, max(formats, key=num_rows), "line")
+    return max(formats, key=num_rows)
 
 
 def _rows_of_document(text: str) -> list[Row] | None:
@@ -106,7 +86,7 @@ def _json_object(line: str) -> Row:
     return {}
 
 
-def _parse_csv(lines: Sequence[str], name: str, is_step: IsStep) -> list[Row]:
+def _parse_csv(lines: Sequence[str], is_step: IsStep) -> list[Row]:
     """Read rows with as many cells as the header before them.
 
     A header has the name of a column of steps. Without one, it is the first line.
@@ -125,15 +105,11 @@ def _parse_csv(lines: Sequence[str], name: str, is_step: IsStep) -> list[Row]:
             row = dict(zip(columns, cells, strict=False))
         rows.append(row)
     if any(map(is_step, columns)):
-        check_columns(columns, name)
+        for column, count in Counter(columns).items():
+            # Such as two runs in a chart of Weights & Biases.
+            if column and count > 1:
+                raise ValueError(f"the log has several columns named {checks.short_repr(column)}")
     return rows
-
-
-def check_columns(columns: Iterable[Any], name: str) -> None:
-    """Reject columns with the same name, such as two runs in a chart of Weights & Biases."""
-    for column, count in Counter(columns).items():
-        if column and count > 1:
-            raise ValueError(f"{name} has several columns named {checks.short_repr(column)}")
 
 
 def _parse_console(lines: Sequence[str], is_step: IsStep) -> list[Row]:
