@@ -95,12 +95,16 @@ _LARGEST = {_ORDER: 1, _FROM_ONE: 1, _SKIPPED: 32, _CALLERS: 1024}
 """The largest number that a cause can have."""
 
 _SENTENCES = {
-    "late": ("the learning rates are {updates} late", _FROM_ONE, _SKIPPED, "a late start"),
+    "late": (
+        "the learning rates are {updates} late",
+        _FROM_ONE,
+        _SKIPPED,
+        "a late start or restart",
+    ),
     "early": ("the learning rates are {updates} early", _ORDER, "the log begins at a checkpoint"),
     "restarted": (
         "the learning rates are {updates} {word} from update {off} on, or earlier",
-        "a resumed run did not load its state, or continued at a wrong step",
-        _SKIPPED,
+        "the run resumed at a wrong step (0, if it did not load its state)",
     ),
     "too fast": (
         "the learning rates move {times} too fast",
@@ -424,7 +428,7 @@ def _of_standing_still(logged: PrintedLrs, expected: Floats, is_off: Mask) -> It
     if np.all(expected[is_off] < last_lr):
         causes += ", or a floor was added"
     place = f"from update {logged.steps[first]} on, or earlier"
-    text = f"the learning rate stands still at {last_lr!r} {place}: {causes}"
+    text = f"the learning rate stands still at {last_lr:.6g} {place}: {causes}"
     yield Fault("stopped", text, float(logged.low[-1]), float(logged.high[-1]))
 
 
