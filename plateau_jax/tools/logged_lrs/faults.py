@@ -129,8 +129,7 @@ _SENTENCES = {
     ),
     "warmup": (
         "the warmup takes {updates} instead of {warmup}",
-        "a different length",
-        "one of the two is counted in micro-batches",
+        "a different length, perhaps in micro-batches",
     ),
 }
 """For each fault with a formula, what the rows show, and its usual causes."""
