@@ -245,6 +245,7 @@ def test_a_constant_learning_rate_has_stopped(curve, lr):
     """Nothing calls the scheduler: the warmup stays at 0. Or it has a different optimizer."""
     comparison = compare_log(rows_of(step=UPDATES, lr=[lr] * len(UPDATES)), curve, PEAK)
     assert "stopped" in {fault.name for fault in comparison.faults}
+    assert "a floor was added" not in str(comparison)
 
 
 # Digits.

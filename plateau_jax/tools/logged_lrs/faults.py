@@ -424,7 +424,7 @@ def _of_standing_still(logged: PrintedLrs, expected: Floats, is_off: Mask) -> It
     if not np.all(logged.values[first:] == last_lr):
         return
     causes = "the scheduler does not step, or steps for a different optimizer"
-    if np.all(expected[is_off] < last_lr):
+    if np.all(expected[is_off] < last_lr) and logged.high[-1] < expected.max():
         causes += ", or a floor was added"
     place = f"from update {logged.steps[first]} on, or earlier"
     text = f"the learning rate stands still at {last_lr:.6g} {place}: {causes}"
