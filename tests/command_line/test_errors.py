@@ -3,6 +3,7 @@
 Other wrong arguments of a curve are in `curves/test_errors.py`.
 """
 
+import resource
 import sys
 from pathlib import Path
 
@@ -52,6 +53,10 @@ def check_no_file_is_written(folder, capsys, arguments, message):
             "'loss': name one with lr=, or in a shell with --lr-col",
         ),
         ("--from run.json --from cosine.json --peak 1 --log low.csv", "--log takes one curve"),
+        ("100 --peak 1 --step-column n", "--step-column requires --log"),
+        ("100 --lr-column lr", "--lr-column requires --log"),
+        ("100 --port 8701", "--port requires --design"),
+        ("100 --no-browser", "--no-browser requires --design"),
         ("100 --json --peak 1", "--json prints a curve, which has no peak: leave --peak out"),
     ],
 )
@@ -119,11 +124,12 @@ def test_wrong_json_file(tmp_path, capsys, text, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("1000 --peak -1e-3", "argument --peak: expected one argument"),
+        ("1000 --peak -1e-3", "peak = -0.001 must be 0, or a finite float32"),
         ("1000 --pek 3", "unrecognized arguments: --pek 3"),
         ("1000 --wsd --stage 5", "--wsd builds the stages: leave --stage out"),
         ("1000 --start 0.5", "'start' is not an argument of PlateauCurve, which has total_steps, "),
         ("--stage 9 1 --min-lr-ratio 0.1", "'min_lr_ratio' is not an argument of StagedCurve, "),
+        ("1000 --plot -", "--plot writes a picture: give a file name, not -"),
     ],
 )
 def test_error_is_one_line(capsys, arguments, message):
@@ -131,6 +137,12 @@ def test_error_is_one_line(capsys, arguments, message):
     assert printed.startswith(f"python -m plateau_jax: error: {message}")
     assert printed.count("\n") == 1
     assert "version" not in printed
+
+
+@pytest.mark.parametrize("arguments", ["--from -", "1000 --peak 1 --log -"])
+def test_closed_standard_input(capsys, monkeypatch, arguments):
+    monkeypatch.setattr("sys.stdin", None)
+    assert error_of(capsys, *arguments.split()).endswith("error: standard input is closed\n")
 
 
 def test_unknown_picture_format_leaves_no_file(tmp_path, capsys):
@@ -150,6 +162,19 @@ def test_unwritable_file_is_rejected(tmp_path, capsys, option, name):
     before = set(tmp_path.rglob("*"))
     assert f"'{path}'\n" in error_of(capsys, "100", option, str(path))
     assert set(tmp_path.rglob("*")) == before
+
+
+def test_full_disk_names_the_file_and_leaves_it(tmp_path, capsys):
+    path = tmp_path / "values.csv"
+    path.write_text("step,learning_rate\n")
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, usual[1]))
+    try:
+        printed = error_of(capsys, "100000", "--csv", str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert printed.endswith(f"File too large: '{path}'\n")
+    assert [file.read_text() for file in tmp_path.iterdir()] == ["step,learning_rate\n"]
 
 
 def test_only_pictures_need_matplotlib(tmp_path, capsys, monkeypatch):

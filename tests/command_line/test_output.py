@@ -221,6 +221,20 @@ def check_csv(curve, peak):
     np.testing.assert_array_equal(lrs.astype(np.float32), expected_lrs)
 
 
+def test_interrupted_command_leaves_the_file_as_it_was(printed_by, monkeypatch):
+    printed_by("100 --csv new.csv")
+    before = Path("new.csv").read_bytes()
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PlateauCurve, "learning_rate", fail)
+    with pytest.raises(KeyboardInterrupt):
+        main(["50", "--csv", "new.csv"])
+    assert Path("new.csv").read_bytes() == before
+    assert not [*Path().glob(".new*")]
+
+
 PLATEAUS = PlateauCurve(10_000, warmup_steps=500, plateaus=[(50, 30), (85, 10)], min_lr_ratio=0.1)
 OPTIONS = "10000 --warmup-steps 500 --plateau 50 30 --plateau 85 10 --min-lr-ratio 0.1"
 

@@ -30,6 +30,15 @@ def test_warning_is_one_line():
     assert line.startswith(warning)
 
 
+def test_link_to_a_file_stays_one(tmp_path):
+    target = tmp_path / "target.csv"
+    link = tmp_path / "link.csv"
+    link.symlink_to(target)
+    run("2", "--csv", str(link))
+    assert link.is_symlink()
+    assert target.read_text() == "step,learning_rate\n0,1.0\n1,0.5\n2,0.0\n"
+
+
 def test_values_on_standard_output_by_its_name():
     process = run("2", "--csv", "/dev/fd/1")  # as in `--csv >(gzip)`
     printed = process.stdout.decode().replace("\r", "")
@@ -59,6 +68,17 @@ def test_full_disk_is_one_line(options):
     assert line.endswith(b"error: [Errno 28] No space left on device")
 
 
+@pytest.mark.parametrize("options", [[], ["--csv", "-"], ["--csv", "new.csv"]])
+def test_closed_standard_output_is_one_line(options, tmp_path):
+    shell = ["sh", "-c", 'exec "$@" >&-', "sh"]
+    command = [*shell, *COMMAND, "9", *options]
+    process = subprocess.run(command, stderr=subprocess.PIPE, cwd=tmp_path)
+    assert process.returncode == 2
+    (line,) = process.stderr.splitlines()
+    assert line.endswith(b"error: standard output is closed")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_closed_pipe_is_not_an_error():
     reader, writer = os.pipe()
     os.close(reader)
@@ -83,6 +103,7 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path):
         process.wait()
     assert process.returncode == 130
     assert errors == b""
+    assert not any(tmp_path.iterdir())  # neither the file nor the temporary one
 
 
 def examples_in_help():

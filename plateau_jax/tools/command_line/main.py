@@ -4,10 +4,12 @@ import argparse
 import csv
 import inspect
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import numpy as np
 
@@ -57,13 +59,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Reject an option without effect, and a wrong peak."""
+    """Reject an option without effect, a closed stream, and a wrong peak."""
+    has_log = options.log is not None
+    reads_input = options.log == "-" or "-" in options.files
     problems = {
-        "--log requires --peak": options.log is not None and options.peak is None,
+        "standard input is closed": reads_input and cast(TextIO | None, sys.stdin) is None,
+        # A server may run without one.
+        "standard output is closed": not options.design and sys.__stdout__ is None,
+        "--log requires --peak": has_log and options.peak is None,
+        "--step-column requires --log": options.step_column is not None and not has_log,
+        "--lr-column requires --log": options.lr_column is not None and not has_log,
+        "--port requires --design": options.port is not None and not options.design,
+        "--no-browser requires --design": options.no_browser and not options.design,
         "--json prints a curve, which has no peak: leave --peak out": (
             options.json and options.peak is not None
         ),
         "--design opens a page: leave --plot out": options.design and options.plot is not None,
+        "--plot writes a picture: give a file name, not -": options.plot == Path("-"),
         "--wsd builds the stages: leave --stage out": options.wsd and options.stages,
         f"--export {options.export} must end in .py or .json; for values, use --csv": (
             options.export is not None
@@ -188,11 +200,13 @@ def _write_files(options: argparse.Namespace, curves: list[Curve]) -> None:
     if options.plot is not None:
         _write_picture(curves, options.plot, options.peak)
     if options.csv is not None and options.csv != "-":
-        with open(options.csv, "w", newline="") as file:
+        with _replacing(Path(options.csv)) as temporary, temporary.open("w", newline="") as file:
             _write_values(curves[0], options.peak, file)
         print(f"wrote {options.csv}", file=sys.stderr)
     if options.export is not None and options.export != "-":
-        Path(options.export).write_text(_exported_text(options, curves), encoding="ascii")
+        text = _exported_text(options, curves)
+        with _replacing(Path(options.export)) as temporary:
+            temporary.write_text(text, encoding="ascii")
         print(f"wrote {options.export}", file=sys.stderr)
 
 
@@ -216,8 +230,32 @@ def _write_picture(curves: list[Curve], path: Path, peak: float | None) -> None:
         path = path.with_suffix(".png")
     figure: Any = Figure(figsize=(8, 4), layout="constrained")
     plots.plot(curves, peak_value=peak, ax=figure.subplots())
-    figure.savefig(path, dpi=120)
+    with _replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120)
     print(f"wrote {path}", file=sys.stderr)
+
+
+@contextmanager
+def _replacing(path: Path) -> Generator[Path]:
+    """Yield the path of a temporary file next to a file; rename it at the end.
+
+    An error, an interrupt or a full disk leaves the file as it was.
+    """
+    # Not for a FIFO, or /dev/stdout, which may be a link to a file.
+    if Path("/dev") in path.parents or (path.exists() and not path.is_file()):
+        yield path
+        return
+    target = path.resolve()  # of a link, the file itself
+    # With the same suffix, by which matplotlib chooses the format.
+    temporary = target.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    try:
+        yield temporary
+        temporary.replace(target)
+    except OSError as error:
+        error.filename = str(path)  # without a name if the disk is full
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _write_values(curve: Curve, peak: float | None, file: TextIO) -> None:

@@ -1,6 +1,7 @@
 """The options of the command line."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -39,6 +40,8 @@ def command_line_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # --min-lr 1e-5, a learning rate, must not become --min-lr-ratio
     )
+    # So that -1e-3 counts as a value, too, not as an option.
+    parser._negative_number_matcher = re.compile(r"-\.?[0-9]")
     _add_plateau_curve(parser)
     _add_staged_curve(parser)
     _add_general_options(parser)
