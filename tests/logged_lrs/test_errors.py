@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from logged_lrs.logs import rows_of
 from support.curves.requirements import A_NUMBER
@@ -20,7 +21,7 @@ def compare_rows(rows, **columns):
     return compare_log(rows, CURVE, PEAK, **columns)
 
 
-@pytest.mark.parametrize("source", [3, {"step": [1]}, iter(["step,lr"])])
+@pytest.mark.parametrize("source", [3, {"step": [1]}, iter(["step,lr"]), pd.Series([1])])
 @raises(TypeError, "must be a path, a pandas data frame, or a list of dictionaries")
 def test_source_without_rows(source):
     compare_rows(source)
@@ -37,10 +38,10 @@ def test_source_without_rows(source):
         ("step,lr\n", "log has no rows"),
         ("step,lr\n1,2,3\n", "log has no rows"),
         ("step,lr, lr\n1,3,3\n", "log has several columns named 'lr'"),
-        ("step,lr\n1,n/a\n", f"the log, row 2: lr = 'n/a' {A_NUMBER}"),
+        ("step,lr\n1,n/a\n", f"log, row 2: lr = 'n/a' {A_NUMBER}"),
         ("epoch 1 lr 3e-4\n", "log has no usual column for step among 'epoch', 'lr'"),
-        ("step 1: lr 0,00015\n", "row 1: lr = '0,00015' must be a number"),
-        ("step 900: lr 1\nstep 1,000: lr 1\n", "row 2: step = '1,000' must be a number"),
+        ("step 1: lr 0,00015\n", "row 1: lr = '0,00015' must be a number: write it without sep"),
+        ("step 900: lr 1\nstep 1,000: lr 1\n", "row 2: step = '1,000' must be a number: write it"),
     ],
 )
 def test_text_that_is_not_a_log(tmp_path, text, problem):
@@ -63,7 +64,7 @@ def test_wrong_cell():
     def compare_with_last_row(**cells):
         compare_rows([*ROWS, {"step": 1_000, "lr": 0.0, **cells}])
 
-    for lr in ("true", "1,234", 2j, 10**400, {}):
+    for lr in ("true", True, "1,234", 2j, 10**400, {}):
         with raises(ValueError, "the log, row 51: lr = ", A_NUMBER):
             compare_with_last_row(lr=lr)
     for lr in (-1, np.inf):

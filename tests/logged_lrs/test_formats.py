@@ -46,6 +46,7 @@ TOOLS = {
     "mmcv": json_lines('{"mode": "train", "epoch": 1, "iter": STEP, "lr": RATE}'),
     "fairseq": json_lines('{"num_updates": "STEP", "lr": "RATE"}'),
     "levanter": json_lines('{"step": STEP, "optim/learning_rate": RATE}'),
+    "nested keys": json_lines('{"step": STEP, "train": {"loss": 2.5, "lr": RATE}}'),
     "Weights & Biases": json_lines('{"_step": STEP, "_runtime": 1.5, "train/lr": RATE}'),
     "a list of groups": json_lines('{"global_step": STEP, "lr": [RATE, 0.5]}'),
     "MetricLog": json_lines('{"applied": STEP, "curve_step": STEP, "lr": RATE}'),
@@ -132,6 +133,12 @@ def test_texts_in_latin_1(tmp_path):
     text = text_of(Tool("STEP,caf\xe9,RATE", header="step,note,lr"))
     path.write_bytes(text.encode("latin-1"))
     check_log(path)
+
+
+def test_a_number_with_a_damaged_byte_is_not_read(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"step 1: lr 0.5\nstep 2: lr 0.0\xff3\n")
+    assert compare_log(path, CURVE, PEAK).num_lrs == 1
 
 
 def test_other_separators_in_texts(tmp_path):

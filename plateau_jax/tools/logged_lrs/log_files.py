@@ -6,7 +6,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -17,10 +17,11 @@ _ESCAPE_CODE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Such as a color of a console."""
 
 # In "iter 50/1000 | learning rate: 1.5E-04 | LR (group 0)=0.1, 'lr': 3e-4": 50, 1.5E-04, 0.1 and
-# 3e-4, with the names before them. "1,000" and "0,0003" are matched whole, for the error message.
+# 3e-4, with the names before them. "1,000" and "0,0003" are matched whole, for the error message,
+# and a number with a damaged byte (U+FFFD) not at all.
 _NAMED_NUMBER = re.compile(
     r"(?P<name>[A-Za-z_][\w/.()-]*(?: [\w()]+)*?)['\"]?\s*[:=]?\s*\[?\s*['\"]?"
-    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3,})+|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)])"
+    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3,})+|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)\ufffd])"
 )
 
 Row = Mapping[str, Any]
@@ -28,7 +29,7 @@ IsStep = Callable[[Any], bool]
 """Returns True for the name of a column of steps."""
 
 
-def parse_log(content: bytes, is_step: IsStep) -> Sequence[Row]:
+def parse_log(content: bytes, name: str, is_step: IsStep) -> Sequence[Row]:
     """Parse a file in UTF-8, or in UTF-16 with a byte-order mark, as of PowerShell.
 
     Lines are read as JSON, as CSV and as those of a console; the format that finds the most rows
@@ -46,7 +47,7 @@ def parse_log(content: bytes, is_step: IsStep) -> Sequence[Row]:
     if lines and not lines[-1].endswith("\n") and not _json_object(lines[-1]):
         if lines[-1].strip():
             problem = "the last line has no line end and may be incomplete: it is left out"
-            warn(f"the log: {problem}; if the row is complete, end it with a newline")
+            warn(f"{name}: {problem}; if the row is complete, end it with a newline")
         del lines[-1]
 
     def num_rows(rows: Sequence[Row]) -> tuple[int, int]:
@@ -55,7 +56,7 @@ def parse_log(content: bytes, is_step: IsStep) -> Sequence[Row]:
 
     formats = (
         [_json_object(line) for line in lines],
-        _parse_csv(lines, is_step),
+        _parse_csv(lines, name, is_step),
         _parse_console(lines, is_step),
     )
     return max(formats, key=num_rows)
@@ -73,7 +74,7 @@ def _rows_of_document(text: str) -> list[Row] | None:
         if isinstance(value, list) and value:
             rows = cast("list[Any]", value)
             if all(isinstance(row, dict) for row in rows):
-                return rows
+                return [_flatten(row) for row in rows]
     return None
 
 
@@ -82,11 +83,23 @@ def _json_object(line: str) -> Row:
     with suppress(ValueError, RecursionError):
         row = json.loads(line)
         if isinstance(row, dict):
-            return cast("Row", row)
+            return _flatten(cast("Row", row))
     return {}
 
 
-def _parse_csv(lines: Sequence[str], is_step: IsStep) -> list[Row]:
+def _flatten(row: Row) -> Row:
+    """Return a row in which nested objects have columns such as `optim/lr`."""
+    flat: dict[str, Any] = {}
+    for column, cell in row.items():
+        if isinstance(cell, dict):
+            nested = _flatten(cast("Row", cell))
+            flat |= {f"{column}/{inner}": value for inner, value in nested.items()}
+        else:
+            flat[column] = cell
+    return flat
+
+
+def _parse_csv(lines: Sequence[str], name: str, is_step: IsStep) -> list[Row]:
     """Read rows with as many cells as the header before them.
 
     A header has the name of a column of steps. Without one, it is the first line.
@@ -105,11 +118,15 @@ def _parse_csv(lines: Sequence[str], is_step: IsStep) -> list[Row]:
             row = dict(zip(columns, cells, strict=False))
         rows.append(row)
     if any(map(is_step, columns)):
-        for column, count in Counter(columns).items():
-            # Such as two runs in a chart of Weights & Biases.
-            if column and count > 1:
-                raise ValueError(f"the log has several columns named {checks.short_repr(column)}")
+        check_columns(columns, name)
     return rows
+
+
+def check_columns(columns: Iterable[Any], name: str) -> None:
+    """Reject columns with the same name, such as two runs in a chart of Weights & Biases."""
+    for column, count in Counter(columns).items():
+        if column and count > 1:
+            raise ValueError(f"{name} has several columns named {checks.short_repr(column)}")
 
 
 def _parse_console(lines: Sequence[str], is_step: IsStep) -> list[Row]:

@@ -4,12 +4,13 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from plateau_jax.arguments import checks
-from plateau_jax.tools.logged_lrs.log_files import Row, parse_log
+from plateau_jax.tools.logged_lrs.log_files import Row, check_columns, parse_log
 
 _USUAL_COLUMNS = {
     "step": (
@@ -46,14 +47,17 @@ class Cell(NamedTuple):
 
 def read_lrs(source: Any, step: str | None, lr: str | None) -> list[Cell]:
     """Return the learning rate at each logged step, in the order of steps; of a list, the first."""
-    all_rows = _read_rows(source, step)
+    name = "the log"
+    if isinstance(source, str | os.PathLike):
+        name = str(Path(cast("str", source)))
+    all_rows = _read_rows(source, name, step)
     if not any(all_rows):
-        raise ValueError("the log has no rows")
+        raise ValueError(f"{name} has no rows")
     # A console may also print a configuration, without a step, and losses by a different counter.
     rows = [row for row in all_rows if any(_is_step(column, step) for column in row)]
-    lr_column = _find_column(rows or all_rows, "lr", lr)
+    lr_column = _find_column(name, rows or all_rows, "lr", lr)
     rows = [row for row in rows if lr_column in row]
-    step_column = _find_column(rows or all_rows, "step", step)
+    step_column = _find_column(name, rows or all_rows, "step", step)
     cells: list[Cell] = []
     for number, row in enumerate(all_rows, 1):
         logged = row.get(lr_column)
@@ -61,16 +65,17 @@ def read_lrs(source: Any, step: str | None, lr: str | None) -> list[Cell]:
             logged = cast("list[Any]", logged)[0]
         if _is_missing(row.get(step_column)) or _is_missing(logged):
             continue
-        place = f"the log, row {number}: {_shown(lr_column)}"
-        value = _number(logged, place)
+        place = f"{name}, row {number}"
+        value = _number(logged, f"{place}: {_shown(lr_column)}")
         if not 0 <= value < math.inf:
-            raise ValueError(f"{place} = {value} must be finite and not negative")
+            raise ValueError(
+                f"{place}: {_shown(lr_column)} = {value} must be finite and not negative"
+            )
         text = logged.strip() if isinstance(logged, str) else None
-        step_place = f"the log, row {number}: {_shown(step_column)}"
-        cells.append(Cell(_step(row[step_column], step_place), value, text))
+        cells.append(Cell(_step(row[step_column], f"{place}: {_shown(step_column)}"), value, text))
     if not cells:
-        raise ValueError("the log has no learning rates")
-    return _keep_latest(cells)
+        raise ValueError(f"{name} has no learning rates")
+    return _keep_latest(cells, name)
 
 
 def _is_step(column: Any, chosen: str | None) -> bool:
@@ -80,14 +85,16 @@ def _is_step(column: Any, chosen: str | None) -> bool:
     return any(re.fullmatch(pattern, str(column)) for pattern in _USUAL_COLUMNS["step"])
 
 
-def _read_rows(source: Any, step: str | None) -> Sequence[Row]:
+def _read_rows(source: Any, name: str, step: str | None) -> Sequence[Row]:
     is_step = partial(_is_step, chosen=step)
     if isinstance(source, str | os.PathLike):
-        return parse_log(Path(cast("str", source)).read_bytes(), is_step)
+        return parse_log(Path(cast("str", source)).read_bytes(), name, is_step)
     if hasattr(source, "read"):
-        return parse_log(source.read(), is_step)
+        return parse_log(source.read(), name, is_step)
     if hasattr(source, "to_dict"):
-        return source.to_dict(orient="records")
+        check_columns(getattr(source, "columns", ()), name)
+        with suppress(TypeError):  # raised by other libraries' data frames
+            return source.to_dict(orient="records")
     if checks.is_ordered(source):
         rows = list(source)
         if all(isinstance(row, Mapping) for row in rows):
@@ -96,14 +103,14 @@ def _read_rows(source: Any, step: str | None) -> Sequence[Row]:
     raise TypeError(checks.must("source", source, requirement))
 
 
-def _find_column(rows: Sequence[Row], argument: str, chosen: str | None) -> str:
+def _find_column(name: str, rows: Sequence[Row], argument: str, chosen: str | None) -> str:
     """Return the column that the user chose, or else the only one with a usual name."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     if chosen is not None:
         if chosen in columns:
             return chosen
         shown = checks.short_repr(chosen)
-        raise ValueError(f"the log has no column {argument} = {shown}, only {_join(columns)}")
+        raise ValueError(f"{name} has no column {argument} = {shown}, only {_join(columns)}")
     matching: list[str] = []
     for pattern in _USUAL_COLUMNS[argument]:
         matching = matching or [column for column in columns if re.fullmatch(pattern, str(column))]
@@ -113,7 +120,7 @@ def _find_column(rows: Sequence[Row], argument: str, chosen: str | None) -> str:
     if matching:
         problem = f"several columns for {argument}, {_join(matching)}"
     advice = f"name one with {argument}=, or in a shell with --{argument}-column"
-    raise ValueError(f"the log has {problem}: {advice}")
+    raise ValueError(f"{name} has {problem}: {advice}")
 
 
 def _join(columns: Iterable[Any]) -> str:
@@ -140,13 +147,16 @@ def _step(cell: Any, place: str) -> int:
 
 
 def _number(cell: Any, place: str) -> float:
-    try:
-        return float(cell)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{place} = {checks.short_repr(cell)} must be a number") from None
+    if isinstance(cell, str) or not checks.is_not_real(cell):
+        with suppress(TypeError, ValueError, OverflowError):
+            return float(cell)
+    problem = f"{place} = {checks.short_repr(cell)} must be a number"
+    if isinstance(cell, str) and "," in cell:
+        problem += ": write it without separators of thousands, and with a decimal point"
+    raise ValueError(problem)
 
 
-def _keep_latest(cells: Sequence[Cell]) -> list[Cell]:
+def _keep_latest(cells: Sequence[Cell], name: str) -> list[Cell]:
     """Return the cells that count, in the order of their steps.
 
     A run that resumes before step 300 logs some steps again: 100 200 300 400 | 300 400 500. The
@@ -166,7 +176,7 @@ def _keep_latest(cells: Sequence[Cell]) -> list[Cell]:
     if 2 * num_replaced >= len(cells):
         steps = checks.plural(len({cell.step for cell in cells}), "step")
         raise ValueError(
-            f"the log has {len(cells)} learning rates at {steps}: keep those of one rank or run, "
+            f"{name} has {len(cells)} learning rates at {steps}: keep those of one rank or run, "
             "sorted by step"
         )
     return kept
