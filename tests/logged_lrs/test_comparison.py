@@ -127,8 +127,14 @@ def test_a_planted_displacement_is_named(curve, print_lr, interval, name, number
     fault = comparison.fault
     if fault is not None and "plateau" not in fault.text:
         assert fault.name == name
-        shown = {"stopped": lrs[-1], "restarted": 30 * number}.get(name, number)
+        shown = 30 * number if name in ("stopped", "restarted") else number
         assert fault.least <= shown <= fault.most
+
+
+def skipped(number):
+    """A GradScaler skips updates at the start and two later ones; the scheduler waits."""
+    late_by = number + (UPDATES > 100) + (UPDATES > 350)
+    return lrs_of(COSINE, UPDATES - late_by)
 
 
 def resumed(number):
@@ -175,19 +181,20 @@ def peak(number):
 @pytest.mark.parametrize(
     ("curve", "run", "number", "name", "phrase"),
     [
-        (COSINE, resumed, 300, "restarted", "are 300 updates late from update 400 on"),
+        (COSINE, skipped, 2, "skipped", "grows from 2 to 4 updates: fp16 skipped updates"),
+        (COSINE, resumed, 300, "resumed", "are 300 updates late from update 400 on"),
         (WSD, plateau, 200, "plateau", "ends 200 updates earlier than at update 799"),
         (COSINE, total, 900, "total", "900 updates instead of 1000"),
         (COSINE, total, 1_500, "total", "takes 1500 updates instead of 1000"),
-        (COSINE, warmup, 1, "warmup", "the warmup takes 1 update instead of 100"),
-        (WSD, plateau_after_warmup, 0, "warmup", "takes 0 updates instead of 100"),
+        (COSINE, warmup, 1, "no warmup", "there is no warmup"),
+        (WSD, plateau_after_warmup, 0, "no warmup", "there is no warmup"),
         (COSINE, warmup, 25, "warmup", "the warmup takes 25 updates instead of 100"),
         (FROM_ONE, warmup_from_one, 25, "warmup", "takes 25 updates instead of 100"),
         (FROM_ONE, warmup_from_one, 300, "warmup", "takes 300 updates instead of 100"),
         (WSD, plateau_after_warmup, 400, "warmup", "the warmup takes 400 updates instead"),
-        (COSINE, floor, 0.0, "floor", "towards 0.0 instead of 6e-05: a different floor"),
+        (COSINE, floor, 0.0, "floor", "towards 0.0 instead of 6e-05: the floor is ignored"),
         (COSINE, floor, 1.2e-4, "floor", "towards 0.00012 instead of 6e-05: a different floor"),
-        (COSINE, clipped, 1e-4, "stopped", "at 0.0001 from update 845 on"),
+        (COSINE, clipped, 1e-4, "floor", "does not fall below 0.0001: a floor was added"),
         (COSINE, peak, 3e-4, "peak", "the peak is 0.0003, 0.5 times the given one"),
     ],
 )
@@ -227,7 +234,8 @@ def test_a_longer_plateau_is_not_a_scheduler_that_stands_still():
     text = "the plateau ends 180 or more updates later than at update 799"
     assert text in str(comparison)
     assert math.inf in {fault.most for fault in comparison.faults}
-    assert "the log has 47 learning rates, from step 60 to 980" in str(comparison)
+    missing = "not in the log: the learning rates before step 60 and after step 980"
+    assert str(comparison).endswith(missing)
 
 
 @pytest.mark.parametrize("updates", [UPDATES, np.array([0, 20, 50])])
@@ -248,6 +256,13 @@ def test_a_constant_learning_rate_has_stopped(curve, lr):
     assert "a floor was added" not in str(comparison)
 
 
+@pytest.mark.parametrize("ratio", [0.0, 0.2])
+def test_floor_of_a_curve_without_a_warmup(ratio):
+    curve = PlateauCurve(1_000, decay_shape="linear", min_lr_ratio=0.1)
+    lrs = lrs_of(replace(curve, min_lr_ratio=ratio), UPDATES)
+    assert "floor" in {fault.name for fault in compared(curve, UPDATES, lrs).faults}
+
+
 # Digits.
 
 
@@ -256,6 +271,8 @@ def test_bare_round_numbers_are_judged_by_three_digits():
     rows = rows_of(step=range(0, 600, 10), lr=[1e-3] * 30 + [5e-4] * 30)
     comparison = compare_log(rows, StagedCurve([(600,)], start=1.0), 5e-4)
     assert comparison.first_difference == 0
+    assert comparison.digits is None
+    assert "the log has 60 learning rates whose digits are not known" in str(comparison)
     step_curve = StagedCurve([(300,), (0, 0.5), (300,)], start=1.0)
     assert compare_log(rows, step_curve, 1e-3).first_difference is None
 
@@ -271,8 +288,7 @@ def test_too_few_digits_are_rejected(cell):
 def test_zeros_with_three_decimals():
     """Learning rates below 0.0005 print as 0.000."""
     rows = rows_of(step=UPDATES.tolist(), lr=["0.000"] * len(UPDATES))
-    with pytest.raises(ValueError, match="too few digits"):
-        compare_log(rows, COSINE, 4e-4)
+    assert compare_log(rows, COSINE, 4e-4).first_difference is None
     assert compare_log(rows, COSINE, 1e-2).first_difference is not None
 
 
@@ -313,4 +329,4 @@ def test_a_log_that_leaves_a_curve_of_any_kind(description, seed):
         lrs = generator.uniform(0.1, 2, len(updates)) * PEAK
         comparison = compared(run, updates, lrs, float)
         assert comparison.first_difference is not None
-        assert not {"total", "plateau"} & {fault.name for fault in comparison.faults}
+        assert not {"total", "skipped", "plateau"} & {fault.name for fault in comparison.faults}

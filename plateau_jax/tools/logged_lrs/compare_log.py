@@ -20,13 +20,13 @@ class LogComparison:
     """How the learning rates of a log compare with a curve: `compare_log` describes it."""
 
     num_lrs: int
-    first_step: int
-    last_step: int
+    digits: int | None
     counts_from: int
     first_difference: int | None
     logged: float | None
     expected: float | None
     faults: tuple[Fault, ...]
+    not_logged: str
 
     @property
     def fault(self) -> Fault | None:
@@ -40,8 +40,10 @@ class LogComparison:
         return self.first_difference is None or bool(self.faults)
 
     def __str__(self) -> str:
-        num_lrs = checks.plural(self.num_lrs, "learning rate")
-        lines = [f"the log has {num_lrs}, from step {self.first_step} to {self.last_step}"]
+        digits = "whose digits are not known"
+        if self.digits is not None:
+            digits = f"with up to {checks.plural(self.digits, 'digit')}"
+        lines = [f"the log has {checks.plural(self.num_lrs, 'learning rate')} {digits}"]
         if self.counts_from == 1:
             lines.append("if it counts updates from 1:")
         if self.first_difference is None:
@@ -50,6 +52,8 @@ class LogComparison:
             lr = f"the learning rate at step {self.first_difference}"
             lines.append(f"{lr} is {self.logged:.7g}, not {self.expected:.7g} as on the curve")
             lines += _explanation(self.faults)
+        if self.not_logged:
+            lines.append(self.not_logged)
         return "\n".join(lines)
 
 
@@ -115,8 +119,11 @@ def compare_log(
           `name`, `text`, and `least` and `most`, the limits of its number.
         - `counts_from`: 1 if the log is explained only if it counts updates from 1; else 0. Updates
           in the texts of the faults count from 0.
-        - `num_lrs`, `first_step`, `last_step`: The number of logged learning rates, and the steps
-          of the first and of the last one.
+        - `num_lrs`: The number of logged learning rates.
+        - `digits`: The number of significant digits that the log prints; None if it does not show
+          them.
+        - `not_logged`: A text that names the steps of the curve before the first row and after the
+          last; "" if there are none.
 
     Raises:
         TypeError: `source` is neither a path nor rows, or `curve` is not a curve.
@@ -158,8 +165,8 @@ def _compare(logged: PrintedLrs, curve: Curve, peak: float, *, counts_from: int)
     steps = logged.steps - counts_from
     expected = curve.learning_rate(steps, peak).astype(np.float64)
     differing = np.flatnonzero(~logged.contain(expected))
-    to_three_digits = np.abs(logged.values - expected) <= 0.005 * logged.values
-    if not (differing.size or logged.shows_digits or to_three_digits.all()):
+    is_near = np.abs(logged.values - expected) <= 0.005 * logged.values  # to three digits
+    if not differing.size and logged.digits is None and not is_near.all():
         raise ValueError(
             "the learning rates of the log have too few digits: as they are printed, all may be on "
             "the curve, but with further zeros they are not. Log them as in f'{lr:.3e}'"
@@ -173,11 +180,22 @@ def _compare(logged: PrintedLrs, curve: Curve, peak: float, *, counts_from: int)
         expected_lr = float(expected[first])
     return LogComparison(
         num_lrs=len(logged),
-        first_step=int(logged.steps[0]),
-        last_step=int(logged.steps[-1]),
+        digits=logged.digits,
         counts_from=counts_from,
         first_difference=step,
         logged=lr,
         expected=expected_lr,
         faults=tuple(faults),
+        not_logged=_not_logged(logged, curve),
     )
+
+
+def _not_logged(logged: PrintedLrs, curve: Curve) -> str:
+    places: list[str] = []
+    if logged.steps[0] > 1:
+        places.append(f"before step {logged.steps[0]}")
+    if logged.steps[-1] < curve.total_steps - 1:
+        places.append(f"after step {logged.steps[-1]}")
+    if not places:
+        return ""
+    return f"not in the log: the learning rates {' and '.join(places)}"

@@ -18,7 +18,7 @@ from plateau_jax.curves.curve import Curve
 from plateau_jax.table.evaluation import evaluate_many
 from plateau_jax.table.exact_segments import with_stops
 from plateau_jax.table.fitting import build_table
-from plateau_jax.tools.logged_lrs.printed import Floats, Mask, PrintedLrs
+from plateau_jax.tools.logged_lrs.printed import Floats, Mask, PrintedLrs, Steps
 
 _MIN_ROWS = 3
 """One row finds the unknown number of a fault. At least two more must confirm it."""
@@ -36,10 +36,17 @@ _TRIED = 5
 _ROUNDED = 0.5
 """Steps by which segments that are rounded to whole updates are away from a formula."""
 
+_MAX_SKIPPED = 32
+_MAX_SKIPPED_LATER = 4
+_UPDATES_PER_SKIP = 100
+
 _SUPERSEDED_BY = {
-    "restarted": {"late", "early"},
+    "skipped": {"late"},
+    "restarted": {"late"},
+    "resumed": {"late", "early"},
     "stopped": {"plateau"},
     "total": {"too fast", "too slow"},
+    "warmup": {"no warmup"},
 }
 """Faults that are not named if one of these explains the log too: it says the same, or more."""
 
@@ -48,8 +55,9 @@ class Fault(NamedTuple):
     """A fault that explains every learning rate of a log.
 
     Attributes:
-        name: `"late"`, `"early"`, `"restarted"`, `"too fast"`, `"too slow"`, `"stopped"`,
-            `"plateau"`, `"total"`, `"warmup"`, `"floor"`, `"peak"` or `"past the end"`.
+        name: `"late"`, `"early"`, `"skipped"`, `"too fast"`, `"too slow"`, `"restarted"`,
+            `"resumed"`, `"stopped"`, `"plateau"`, `"total"`, `"no warmup"`, `"warmup"`, `"floor"`,
+            `"peak"` or `"past the end"`.
         text: A sentence about it.
         least, most: The limits of its number: of updates, or of a learning rate. `most` is infinite
             if the log gives no upper limit.
@@ -70,18 +78,23 @@ def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float)
     faults = _past_the_end(logged, curve, is_off)
     if not faults and np.count_nonzero(is_off) >= _MIN_ROWS:
         faults += _of_peak(logged, expected, peak)
-        faults += _of_standing_still(logged, expected, is_off)
+        faults += _of_standing_still(logged, is_off)
+        faults += _of_clipping(logged, expected, is_off)
         if max(curve.total_steps, logged.steps[-1]) <= _MAX_STEPS:
             plan = _plan_of(curve, peak, logged, int(np.argmax(is_off)))
             faults += _of_floor(logged, expected, plan)
+            faults += _of_skipped_updates(logged, plan)
             for formula in _FORMULAS:
                 faults += _of_formula(formula, logged, plan)
-    names = {fault.name for fault in faults}
-    return [
-        fault
-        for fault in dict.fromkeys(faults)
-        if names.isdisjoint(_SUPERSEDED_BY.get(fault.name, ()))
-    ]
+    faults = list(dict.fromkeys(faults))
+    return [fault for fault in faults if not any(_says_more(other, fault) for other in faults)]
+
+
+def _says_more(fault: Fault, other: Fault) -> bool:
+    """Return True if a fault says what another one does, or more."""
+    if (fault.name, other.name) == ("restarted", "resumed"):
+        return fault.least <= other.least <= other.most <= fault.most
+    return fault.name in _SUPERSEDED_BY.get(other.name, ())
 
 
 # The table of formulas.
@@ -91,7 +104,7 @@ _FROM_ONE = "the log counts from 1"
 _SKIPPED = "fp16 skipped updates"
 _CALLERS = "the scheduler steps {times} per update (for each process or micro-batch)"
 
-_LARGEST = {_ORDER: 1, _FROM_ONE: 1, _SKIPPED: 32, _CALLERS: 1024}
+_LARGEST = {_ORDER: 1, _FROM_ONE: 1, _SKIPPED: _MAX_SKIPPED, _CALLERS: 1024}
 """The largest number that a cause can have."""
 
 _SENTENCES = {
@@ -102,9 +115,10 @@ _SENTENCES = {
         "a late start or restart",
     ),
     "early": ("the learning rates are {updates} early", _ORDER, "the log begins at a checkpoint"),
-    "restarted": (
+    "restarted": ("the curve starts again at {place}", "a resumed run did not load its state"),
+    "resumed": (
         "the learning rates are {updates} {word} from update {off} on, or earlier",
-        "the run resumed at a wrong step (0, if it did not load its state)",
+        "the run resumed at a wrong step",
     ),
     "too fast": (
         "the learning rates move {times} too fast",
@@ -127,6 +141,7 @@ _SENTENCES = {
         "the curve of the run takes {updates} instead of {total}",
         "the total is different, and everything else is right",
     ),
+    "no warmup": ("there is no warmup", "it takes {updates} instead of {warmup}"),
     "warmup": (
         "the warmup takes {updates} instead of {warmup}",
         "a different length, perhaps in micro-batches",
@@ -165,6 +180,10 @@ class _Plan:
     has_begun: bool
     steps: Floats
     lrs: Floats
+
+    def lrs_at(self, steps: _Numbers) -> Floats:
+        """Return the learning rates at steps, which may be fractions, from -1 on."""
+        return np.interp(steps, self.steps, self.lrs)
 
 
 _Step = Callable[[_Numbers, _Numbers, _Plan], _Numbers]
@@ -219,6 +238,11 @@ def _run_of_total(
     return _moved(n, [*stops, (k, p.total)])
 
 
+def _warmups(p: _Plan, *, first: int) -> range:
+    starts_above_zero = p.lrs_at(np.array(0)) > 0
+    return range(p.total * (p.warmup > 0 and (first == 0 or starts_above_zero)))
+
+
 def _run_of_warmup(n: _Numbers, k: _Numbers, p: _Plan, *, first: int, after: str) -> _Numbers:
     """A curve with a warmup of k updates."""
     later = np.maximum(k, p.warmup)
@@ -234,13 +258,16 @@ _FORMULAS = (
     _Formula("late", lambda n, k, p: np.maximum(n - k, 0), lambda p: range(1, p.last)),
     _Formula("early", lambda n, k, p: n + k, lambda p: range(1, p.total + 1)),
     _Formula(
-        "restarted",
+        "restarted", lambda n, k, p: n - k * (n >= k), lambda p: range(1, p.last * p.has_begun)
+    ),
+    _Formula(
+        "resumed",
         lambda n, k, p: np.maximum(n - k * (n >= p.off), 0),
         lambda p: range(1, p.last * p.has_begun),
         "late",
     ),
     _Formula(
-        "restarted",
+        "resumed",
         lambda n, k, p: n + k * (n >= p.off),
         lambda p: range(1, (p.total + 1) * p.has_begun),
         "early",
@@ -274,7 +301,7 @@ _FORMULAS = (
             "warmup",
             # From the planned level, or from 1 / (k + 1), as in trainers that count from 1.
             partial(_run_of_warmup, first=first, after=after),
-            lambda p: range(p.total * (p.warmup > 0)),
+            partial(_warmups, first=first),
             stretches=after == "stretched",
         )
         for first in (0, -1)
@@ -311,7 +338,7 @@ def _plan_of(curve: Curve, peak: float, logged: PrintedLrs, first_off: int) -> _
     places = np.arange(total * fractions + 1, dtype=np.int32)
     lrs = evaluate_many(build_table(finer), places) * np.float64(np.float32(peak))
     # A warmup that counts from 1 may begin one step below the planned one.
-    below = max(0.0, 2 * lrs[0] - lrs[fractions])
+    below = min(max(0.0, 2 * lrs[0] - lrs[fractions]), lrs[0])
     is_rounded = len(segments) - 1 - (warmup > 0) >= 3
     return _Plan(
         total=total,
@@ -372,22 +399,71 @@ def _misses(formula: _Formula, logged: PrintedLrs, plan: _Plan, rows: Any, numbe
     """Return how far the learning rates of a formula are from those of rows; within, 0 or less."""
     steps = formula.step(logged.steps[rows], numbers, plan)
     slack = np.where((steps > plan.warmup) & formula.stretches, plan.slack, 0.0)
-    near = [np.interp(steps + moved, plan.steps, plan.lrs) for moved in (-slack, 0.0, slack)]
+    near = [plan.lrs_at(steps + moved) for moved in (-slack, 0.0, slack)]
     return np.maximum(logged.low[rows] - np.max(near, 0), np.min(near, 0) - logged.high[rows])
 
 
 def _fault(formula: _Formula, plan: _Plan, least: int, most: float) -> Fault:
+    name = formula.name
+    if name == "warmup" and least <= 1:
+        name = "no warmup"
     number = f"{least} to {most}"
     if least == most:
         number = f"{least}"
     elif most == math.inf:
         number = f"{least} or more"
-    units = {"word": formula.word, **vars(plan)}
+    units = {"word": formula.word, "place": _place(least, most), **vars(plan)}
     for unit in ("update", "time", "step"):
         units[f"{unit}s"] = f"{number} {unit}" if number == "1" else f"{number} {unit}s"
-    shows, *causes = _SENTENCES[formula.name]
+    shows, *causes = _SENTENCES[name]
     possible = [cause for cause in causes if least <= _LARGEST.get(cause, least)]
-    return Fault(formula.name, f"{shows}: {', or '.join(possible)}".format(**units), least, most)
+    return Fault(name, f"{shows}: {', or '.join(possible)}".format(**units), least, most)
+
+
+def _place(least: int, most: float) -> str:
+    if least == most:
+        return f"update {least}"
+    if most == math.inf:
+        return f"update {least} or later"
+    return f"an update between {least} and {most}"
+
+
+# Faults without a formula.
+
+
+def _of_skipped_updates(logged: PrintedLrs, plan: _Plan) -> Iterator[Fault]:
+    """Find how many updates each row is late, if this never falls and grows slowly."""
+    late, previous, first_late = 0, 0, 0
+    steps: list[int] = logged.steps.tolist()
+    for row, step in enumerate(steps):
+        most = _MAX_SKIPPED + step // _UPDATES_PER_SKIP  # while the first loss scale is too large
+        if step > plan.off:
+            most = first_late + _MAX_SKIPPED_LATER + (step - plan.off) // _UPDATES_PER_SKIP
+        possible: Steps = np.arange(late, min(most, late + step - previous) + 1)
+        late_lrs = plan.lrs_at(np.maximum(step - possible, 0))
+        fits = (logged.low[row] <= late_lrs) & (late_lrs <= logged.high[row])
+        if not fits.any():
+            return
+        late, previous = int(possible[np.argmax(fits)]), step
+        if step == plan.off:
+            first_late = late
+    grows = (
+        f"the learning rates are late by a number that grows from {first_late} to {late} updates"
+    )
+    yield Fault("skipped", f"{grows}: fp16 skipped updates", first_late, late)
+
+
+def _of_standing_still(logged: PrintedLrs, is_off: Mask) -> Iterator[Fault]:
+    """Find from which update on the learning rate is the same, on the curve or not."""
+    least = 0
+    changes = np.flatnonzero(np.diff(logged.values))
+    if changes.size:
+        least = int(logged.steps[changes[-1]]) + 1
+    most = int(logged.steps[is_off][0])
+    if least <= most:
+        stands = f"stands still at {logged.values[-1]:.6g} from {_place(least, most)} on"
+        cause = "the scheduler does not step, or steps for a different optimizer"
+        yield Fault("stopped", f"the learning rate {stands}: {cause}", least, most)
 
 
 # Faults whose number is a learning rate.
@@ -418,17 +494,14 @@ def _of_peak(logged: PrintedLrs, expected: Floats, given: float) -> Iterator[Fau
     yield Fault("peak", text, *limits)
 
 
-def _of_standing_still(logged: PrintedLrs, expected: Floats, is_off: Mask) -> Iterator[Fault]:
+def _of_clipping(logged: PrintedLrs, expected: Floats, is_off: Mask) -> Iterator[Fault]:
+    """Find a floor below which the learning rate does not fall. A warmup may begin below it."""
     first = int(np.argmax(is_off))
-    last_lr = float(logged.values[-1])
-    if not np.all(logged.values[first:] == last_lr):
-        return
-    causes = "the scheduler does not step, or steps for a different optimizer"
-    if np.all(expected[is_off] < last_lr) and logged.high[-1] < expected.max():
-        causes += ", or a floor was added"
-    place = f"from update {logged.steps[first]} on, or earlier"
-    text = f"the learning rate stands still at {last_lr:.6g} {place}: {causes}"
-    yield Fault("stopped", text, float(logged.low[-1]), float(logged.high[-1]))
+    floor, high = float(logged.values[first]), float(logged.high[first])
+    is_constant = np.all(logged.values[is_off] == floor) and np.all(expected[is_off] < floor)
+    if is_constant and floor <= logged.values[first:].min() and high < expected.max():
+        text = f"the learning rate does not fall below {floor:.6g}: a floor was added"
+        yield Fault("floor", text, float(logged.low[first]), high)
 
 
 def _of_floor(logged: PrintedLrs, expected: Floats, plan: _Plan) -> Iterator[Fault]:
@@ -443,8 +516,15 @@ def _of_floor(logged: PrintedLrs, expected: Floats, plan: _Plan) -> Iterator[Fau
     if limits is None or limits[1] >= peak:
         return
     low, high = limits
-    floor = simplest_between(low, high) if low > 0 else 0.0
-    text = f"the learning rate falls towards {floor!r} instead of {end:.6g}: a different floor"
+    floor = 0.0
+    if low > 0:
+        floor = simplest_between(low, high)
+    cause = "a different floor"
+    if floor == 0:
+        cause = "the floor is ignored"
+    elif end == 0:
+        cause = "a floor was added"
+    text = f"the learning rate falls towards {floor!r} instead of {end:.6g}: {cause}"
     yield Fault("floor", text, low, high)
 
 

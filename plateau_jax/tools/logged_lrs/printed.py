@@ -1,6 +1,7 @@
 """Printed learning rates as intervals: all numbers that a log would print like this."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -29,21 +30,24 @@ _MANY_NUMBERS = 5
 _MAX_LAST_PLACE = -4
 """Loggers that round a bare number keep at least four decimals: 0.0 is at most 0.00005."""
 
+_TRAILING_ZERO = re.compile(r"\.\d\d+0$|\.\d*0e")
+"""As in 0.010 or 1.0e-03: a bare number such as 0.001 or 1.0 has none."""
+
 
 @dataclass(frozen=True)
 class PrintedLrs:
     """Learning rates of a log, each with the interval of the numbers that print like it.
 
     The interval goes from `low` to `high`: half a unit of the last digit to each side, plus the
-    rounding to float32. The arrays have one item per row; `steps` increase. `shows_digits` is False
-    if the log has only a few numbers, and these may have further digits.
+    rounding to float32. The arrays have one item per row; `steps` increase. `digits` is the largest
+    number of significant digits; None if the numbers may have further ones.
     """
 
     steps: Steps
     values: Floats
     low: Floats
     high: Floats
-    shows_digits: bool
+    digits: int | None
 
     @classmethod
     def from_cells(cls, cells: Sequence[Cell]) -> Self:
@@ -59,13 +63,18 @@ class PrintedLrs:
             # 0.0 among 0.0003 and 0.0002 is not a rounded number.
             places = np.where(is_zero, places[~is_zero].min(), places)
 
-        shows_digits = bool(digits.max() >= _KNOWN_DIGITS) or len(set(texts)) >= _MANY_NUMBERS
-        if not shows_digits:
+        is_known = (
+            digits.max() >= _KNOWN_DIGITS
+            or len(set(texts)) >= _MANY_NUMBERS
+            or any(map(_TRAILING_ZERO.search, texts))
+        )
+        if not is_known:
             places = np.where(is_bare, np.minimum(places, _MAX_LAST_PLACE), places)
         values = np.array([cell.value for cell in cells], np.float64)
         margin = 0.5 * 10.0**places + _ROUNDED * values + _IN_FLOAT32 * values.max()
         steps = np.array([cell.step for cell in cells], np.int64)
-        return cls(steps, values, values - margin, values + margin, shows_digits)
+        shown = int(digits.max()) if is_known else None
+        return cls(steps, values, values - margin, values + margin, shown)
 
     def __len__(self) -> int:
         return len(self.steps)
