@@ -38,10 +38,10 @@ def test_source_without_rows(source):
         ("step,lr\n", "log has no rows"),
         ("step,lr\n1,2,3\n", "log has no rows"),
         ("step,lr, lr\n1,3,3\n", "log has several columns named 'lr'"),
-        ("step,lr\n1,n/a\n", f"log, row 2: lr = 'n/a' {A_NUMBER}"),
+        ("step,lr\n1,n/a\n", f"log, line 2: lr = 'n/a' {A_NUMBER}"),
         ("epoch 1 lr 3e-4\n", "log has no usual column for step among 'epoch', 'lr'"),
-        ("step 1: lr 0,00015\n", "row 1: lr = '0,00015' must be a number: write it without sep"),
-        ("step 900: lr 1\nstep 1,000: lr 1\n", "row 2: step = '1,000' must be a number: write it"),
+        ("step 1: lr 0,00015\n", "line 1: lr = '0,00015' must be a number: write it without sep"),
+        ("step 900: lr 1\nstep 1,000: lr 1\n", "line 2: step = '1,000' must be a number: write it"),
     ],
 )
 def test_text_that_is_not_a_log(tmp_path, text, problem):

@@ -29,18 +29,21 @@ IsStep = Callable[[Any], bool]
 """Returns True for the name of a column of steps."""
 
 
-def parse_log(content: bytes, name: str, is_step: IsStep) -> Sequence[Row]:
+def parse_log(content: bytes, name: str, is_step: IsStep) -> tuple[Sequence[Row], str]:
     """Parse a file in UTF-8, or in UTF-16 with a byte-order mark, as of PowerShell.
 
     Lines are read as JSON, as CSV and as those of a console; the format that finds the most rows
     with a step counts. Other lines are empty rows.
+
+    Returns:
+        The rows, and what messages call one.
     """
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     # Steps and learning rates are ASCII: what cannot be decoded is in other texts.
     text = content.decode("utf-16" if is_utf16 else "utf-8-sig", "replace")
     document = _rows_of_document(text)
     if document is not None:
-        return document
+        return document, "row"
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
     lines = list(io.StringIO(_ESCAPE_CODE.sub("", text), newline=None))
     # The trainer was stopped while it wrote, or is writing now: the last number may be cut.
@@ -59,7 +62,7 @@ def parse_log(content: bytes, name: str, is_step: IsStep) -> Sequence[Row]:
         _parse_csv(lines, name, is_step),
         _parse_console(lines, is_step),
     )
-    return max(formats, key=num_rows)
+    return max(formats, key=num_rows), "line"
 
 
 def _rows_of_document(text: str) -> list[Row] | None:

@@ -50,7 +50,7 @@ def read_lrs(source: Any, step: str | None, lr: str | None) -> list[Cell]:
     name = "the log"
     if isinstance(source, str | os.PathLike):
         name = str(Path(cast("str", source)))
-    all_rows = _read_rows(source, name, step)
+    all_rows, unit = _read_rows(source, name, step)
     if not any(all_rows):
         raise ValueError(f"{name} has no rows")
     # A console may also print a configuration, without a step, and losses by a different counter.
@@ -65,7 +65,7 @@ def read_lrs(source: Any, step: str | None, lr: str | None) -> list[Cell]:
             logged = cast("list[Any]", logged)[0]
         if _is_missing(row.get(step_column)) or _is_missing(logged):
             continue
-        place = f"{name}, row {number}"
+        place = f"{name}, {unit} {number}"
         value = _number(logged, f"{place}: {_shown(lr_column)}")
         if not 0 <= value < math.inf:
             raise ValueError(
@@ -85,7 +85,7 @@ def _is_step(column: Any, chosen: str | None) -> bool:
     return any(re.fullmatch(pattern, str(column)) for pattern in _USUAL_COLUMNS["step"])
 
 
-def _read_rows(source: Any, name: str, step: str | None) -> Sequence[Row]:
+def _read_rows(source: Any, name: str, step: str | None) -> tuple[Sequence[Row], str]:
     is_step = partial(_is_step, chosen=step)
     if isinstance(source, str | os.PathLike):
         return parse_log(Path(cast("str", source)).read_bytes(), name, is_step)
@@ -94,11 +94,11 @@ def _read_rows(source: Any, name: str, step: str | None) -> Sequence[Row]:
     if hasattr(source, "to_dict"):
         check_columns(getattr(source, "columns", ()), name)
         with suppress(TypeError):  # raised by other libraries' data frames
-            return source.to_dict(orient="records")
+            return source.to_dict(orient="records"), "row"
     if checks.is_ordered(source):
         rows = list(source)
         if all(isinstance(row, Mapping) for row in rows):
-            return rows
+            return rows, "row"
     requirement = "be a path, a pandas data frame, or a list of dictionaries"
     raise TypeError(checks.must("source", source, requirement))
 
