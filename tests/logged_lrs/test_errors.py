@@ -27,13 +27,6 @@ def test_source_without_rows(source):
     compare_rows(source)
 
 
-@raises(ValueError, "log: 'utf-8' codec can't decode byte 0xe9", "save the log as UTF-8, or pass")
-def test_log_in_latin_1(tmp_path):
-    path = tmp_path / "log"
-    path.write_bytes("step,lr\n1,é\n".encode("latin-1"))
-    compare_rows(path)
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -128,6 +128,19 @@ def test_json_documents(tmp_path):
         check_log(str(path))
 
 
+def test_texts_in_latin_1(tmp_path):
+    path = tmp_path / "log.csv"
+    text = text_of(Tool("STEP,caf\xe9,RATE", header="step,note,lr"))
+    path.write_bytes(text.encode("latin-1"))
+    check_log(path)
+
+
+def test_a_number_with_a_damaged_byte_is_not_read(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"step 1: lr 0.5\nstep 2: lr 0.0\xff3\n")
+    assert compare_log(path, CURVE, PEAK).num_lrs == 1
+
+
 def test_other_separators_in_texts(tmp_path):
     """Samples of generated text may contain other separators of lines."""
     path = tmp_path / "log.csv"

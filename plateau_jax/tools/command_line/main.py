@@ -9,7 +9,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, TextIO, cast
 
 import numpy as np
 
@@ -42,8 +42,6 @@ def main(arguments: list[str] | None = None) -> int:
         if options.design:
             _serve_design_page(options)
             return 0
-        if sys.__stdout__ is None:
-            raise OSError("standard output is closed")
         curves = _build_curves(options)
         text = _text(options, curves)
         _write_files(options, curves)
@@ -61,9 +59,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _check_options(options: argparse.Namespace) -> None:
-    """Reject an option without effect, and a wrong peak."""
+    """Reject an option without effect, a closed stream, and a wrong peak."""
     has_log = options.log is not None
+    reads_input = options.log == "-" or "-" in options.files
     problems = {
+        "standard input is closed": reads_input and cast(TextIO | None, sys.stdin) is None,
+        # A server may run without one.
+        "standard output is closed": not options.design and sys.__stdout__ is None,
         "--log requires --peak": has_log and options.peak is None,
         "--step-column requires --log": options.step_column is not None and not has_log,
         "--lr-column requires --log": options.lr_column is not None and not has_log,
@@ -167,23 +169,11 @@ def _curve_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 def _read_curve(file: str) -> Curve:
     """Read the mapping that describes a curve. The file "-" is standard input."""
-    content = _read_bytes(file)
+    content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
         return read_curve_file(file, content)
     except (RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from None
-
-
-def _read_bytes(file: str) -> bytes:
-    if file == "-":
-        return _standard_input().read()
-    return Path(file).read_bytes()
-
-
-def _standard_input() -> BinaryIO:
-    if cast(TextIO | None, sys.stdin) is None:
-        raise OSError("standard input is closed")
-    return sys.stdin.buffer
 
 
 def _text(options: argparse.Namespace, curves: list[Curve]) -> str:
@@ -191,7 +181,7 @@ def _text(options: argparse.Namespace, curves: list[Curve]) -> str:
     if options.json:
         return json.dumps(curves[0].to_dict())
     if options.log is not None:
-        log = _standard_input() if options.log == "-" else options.log
+        log = sys.stdin.buffer if options.log == "-" else options.log
         columns = {"step": options.step_column, "lr": options.lr_column}
         return str(compare_log(log, curves[0], options.peak, **columns))
     if options.compare:
@@ -251,24 +241,21 @@ def _replacing(path: Path) -> Generator[Path]:
 
     An error, an interrupt or a full disk leaves the file as it was.
     """
-    # Such as a FIFO, or /dev/stdout, which may be a link to a file.
-    is_in_place = Path("/dev") in path.parents or (path.exists() and not path.is_file())
-    temporary = path
-    if not is_in_place:
-        path = path.resolve()  # of a link, the file itself
-        # With the same suffix, by which matplotlib chooses the format.
-        temporary = path.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
+    # Not for a FIFO, or /dev/stdout, which may be a link to a file.
+    if Path("/dev") in path.parents or (path.exists() and not path.is_file()):
+        yield path
+        return
+    target = path.resolve()  # of a link, the file itself
+    # With the same suffix, by which matplotlib chooses the format.
+    temporary = target.with_name(f".{path.stem}-{os.getpid()}{path.suffix}")
     try:
         yield temporary
-        if not is_in_place:
-            temporary.replace(path)
+        temporary.replace(target)
     except OSError as error:
-        if error.filename in (None, str(temporary)):  # None for a full disk
-            error.filename = str(path)
+        error.filename = str(path)  # without a name if the disk is full
         raise
     finally:
-        if not is_in_place:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _write_values(curve: Curve, peak: float | None, file: TextIO) -> None:

@@ -12,7 +12,7 @@ from plateau_jax.arguments.checks import Message
 from plateau_jax.curves.curve import Curve, check_curve
 from plateau_jax.tools.logged_lrs.faults import Fault, find_faults
 from plateau_jax.tools.logged_lrs.log_table import read_lrs
-from plateau_jax.tools.logged_lrs.printed import Floats, PrintedLrs
+from plateau_jax.tools.logged_lrs.printed import PrintedLrs
 
 
 @dataclass(frozen=True)
@@ -35,31 +35,26 @@ class LogComparison:
             return self.faults[0]
         return None
 
+    @property
+    def _is_explained(self) -> bool:
+        return self.first_difference is None or bool(self.faults)
+
     def __str__(self) -> str:
         digits = "whose digits are not known"
         if self.digits is not None:
             digits = f"with up to {checks.plural(self.digits, 'digit')}"
         lines = [f"the log has {checks.plural(self.num_lrs, 'learning rate')} {digits}"]
+        if self.counts_from == 1:
+            lines.append("if it counts updates from 1:")
         if self.first_difference is None:
-            on_curve = "all are on the curve"
-            if self.counts_from == 1:
-                on_curve += ", if the log counts updates from 1"
-            lines += [on_curve, *[fault.text for fault in self.faults]]
+            lines += ["all are on the curve", *[fault.text for fault in self.faults]]
         else:
-            lines += [self._difference(), *_explanation(self.faults)]
+            lr = f"the learning rate at step {self.first_difference}"
+            lines.append(f"{lr} is {self.logged:.7g}, not {self.expected:.7g} as on the curve")
+            lines += _explanation(self.faults)
         if self.not_logged:
             lines.append(self.not_logged)
         return "\n".join(lines)
-
-    def _difference(self) -> str:
-        logged, expected = f"{self.logged:.6g}", f"{self.expected:.6g}"
-        if logged == expected:
-            logged, expected = f"{self.logged:.9g}", f"{self.expected:.9g}"
-        lr = f"the learning rate at step {self.first_difference}"
-        difference = f"{lr} is {logged}, not {expected} as on the curve"
-        if self.counts_from == 1:
-            return f"if the log counts updates from 1, {difference}"
-        return difference
 
 
 def _explanation(faults: Sequence[Fault]) -> list[str]:
@@ -90,11 +85,8 @@ def compare_log(
     r. The other terms allow for float32, in the multiplier and in the schedules of other libraries;
     r_max is the largest learning rate of the log.
 
-    If three rows or more are not on the curve, faults are tried. Most are a formula f(n, k): the
-    row of update n shows the learning rate at step f(n, k) of the curve. For example, a log that is
-    "late" shows f(n, k) = n - k. A fault is named only if it explains every row, and a cause only
-    if it can have the number k. If only rows after the end of the curve differ, the fault is "past
-    the end".
+    If three rows or more are not on the curve, each known fault that explains every row is named.
+    If only rows after the end of the curve differ, the fault is "past the end".
 
     Args:
         source: The path of a file: CSV with commas or tabs, JSON lines or a list, or the lines of a
@@ -125,9 +117,8 @@ def compare_log(
           another one includes; at most eight ranges each. Empty if no known fault does, or if all
           are on the curve and the log does not continue past its end. A fault is a named tuple of
           `name`, `text`, and `least` and `most`, the limits of its number.
-        - `counts_from`: 1 if the log is explained only if it counts updates from 1, or if it is
-          then on the curve for longer; else 0. Updates in the texts of the faults count from 0. If
-          the log is explained in both ways, this is 0, and `faults` also has those from 1.
+        - `counts_from`: 1 if the log is explained only if it counts updates from 1; else 0. Updates
+          in the texts of the faults count from 0.
         - `num_lrs`: The number of logged learning rates.
         - `digits`: The number of significant digits that the log prints; None if it does not show
           them.
@@ -136,12 +127,10 @@ def compare_log(
 
     Raises:
         TypeError: `source` is neither a path nor rows, or `curve` is not a curve.
-        ValueError: The log has no learning rates, or no column or several have a usual name: the
-            message says which argument to pass. A cell is not a number, or a file is damaged.
-            Later rows replace half of the learning rates or more, as if the log had several runs or
-            were not sorted by step. Digits that the log does not show decide whether its learning
-            rates are on the curve. `peak_value` is not positive. A curve is from `BatchPlan.scale`:
-            its steps are samples or tokens.
+        ValueError: No column or several have a usual name, a cell is not a number, the log has
+            several runs or is not sorted by step, or its learning rates have too few digits.
+            `peak_value` is not positive. A curve is from `BatchPlan.scale`: its steps are samples
+            or tokens.
         OSError: The file cannot be read.
 
     >>> from plateau_jax import PlateauCurve, compare_log
@@ -164,39 +153,26 @@ def compare_log(
     peak = float(checks.number("peak_value", peak_value))
     cells = read_lrs(source, step, lr)
     logged = PrintedLrs.from_cells(cells)
-    starts = [0]
-    if logged.steps[0] > 0:
-        starts.append(1)
-    expected = [
-        checked.learning_rate(logged.steps - start, peak).astype(np.float64) for start in starts
-    ]
-    exact = PrintedLrs.from_cells(cells, are_exact=True)
-    if _contain_any(logged, expected) and not _contain_any(exact, expected):
+    comparison = _compare(logged, checked, peak, counts_from=0)
+    if not comparison._is_explained and logged.steps[0] > 0:
+        from_one = _compare(logged, checked, peak, counts_from=1)
+        if from_one._is_explained:
+            return from_one
+    return comparison
+
+
+def _compare(logged: PrintedLrs, curve: Curve, peak: float, *, counts_from: int) -> LogComparison:
+    steps = logged.steps - counts_from
+    expected = curve.learning_rate(steps, peak).astype(np.float64)
+    differing = np.flatnonzero(~logged.contain(expected))
+    is_near = np.abs(logged.values - expected) <= 0.005 * logged.values  # to three digits
+    if not differing.size and logged.digits is None and not is_near.all():
         raise ValueError(
             "the learning rates of the log have too few digits: as they are printed, all may be on "
             "the curve, but with further zeros they are not. Log them as in f'{lr:.3e}'"
         )
-    comparisons = [
-        _compare(logged, lrs, checked, peak, start)
-        for start, lrs in zip(starts, expected, strict=True)
-    ]
-    return _better(comparisons[0], comparisons[-1])
-
-
-def _contain_any(intervals: PrintedLrs, expected: Sequence[Floats]) -> bool:
-    return any(intervals.contain(lrs).all() for lrs in expected)
-
-
-def _compare(
-    logged: PrintedLrs, expected: Floats, curve: Curve, peak: float, counts_from: int
-) -> LogComparison:
-    steps = logged.steps - counts_from
     faults = find_faults(replace(logged, steps=steps), expected, curve, peak)
-    if counts_from == 1:
-        prefix = "if the log counts updates from 1: "
-        faults = [fault._replace(text=prefix + fault.text) for fault in faults]
     step, lr, expected_lr = None, None, None
-    differing = np.flatnonzero(~logged.contain(expected))
     if differing.size:
         first = differing[0]
         step = int(logged.steps[first])
@@ -212,31 +188,6 @@ def _compare(
         faults=tuple(faults),
         not_logged=_not_logged(logged, curve),
     )
-
-
-def _better(from_zero: LogComparison, from_one: LogComparison) -> LogComparison:
-    """Return the comparison that explains the log; faults that explain it in both ways, once."""
-    if from_zero.first_difference is None or from_one.counts_from == 0:
-        return from_zero
-    if from_one.first_difference is None:
-        # One update late.
-        return from_zero if from_zero.faults else from_one
-    further = [fault for fault in from_one.faults if _is_new(fault, from_zero.faults)]
-    if from_zero.faults:
-        return replace(from_zero, faults=(*from_zero.faults, *further))
-    if further or from_one.first_difference > from_zero.first_difference:
-        return from_one
-    return from_zero
-
-
-def _is_new(fault: Fault, faults: Sequence[Fault]) -> bool:
-    """Return True for a fault that explains a log only if it counts from 1."""
-    is_within = any(
-        fault.name == wider.name and wider.least <= fault.least <= fault.most <= wider.most
-        for wider in faults
-    )
-    # Counting from 0 only changes the number of these by one.
-    return fault.name not in ("late", "early", "past the end") and not is_within
 
 
 def _not_logged(logged: PrintedLrs, curve: Curve) -> str:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.table.evaluation import evaluate_many
-from plateau_jax.table.exact_segments import drop_empty, with_stops
+from plateau_jax.table.exact_segments import with_stops
 from plateau_jax.table.fitting import build_table
 from plateau_jax.tools.logged_lrs.printed import Floats, Mask, PrintedLrs, Steps
 
@@ -32,9 +33,6 @@ _MAX_RANGES = 8
 _TRIED = 5
 """Numbers that are tried in each range that remains: its ends, and some between."""
 
-_MIN_OVERLAP = 0.05
-"""Intervals of neighboring numbers meet at their ends, and so explain no common one."""
-
 _ROUNDED = 0.5
 """Steps by which segments that are rounded to whole updates are away from a formula."""
 
@@ -43,8 +41,9 @@ _MAX_SKIPPED_LATER = 4
 _UPDATES_PER_SKIP = 100
 
 _SUPERSEDED_BY = {
-    "resumed": {"late", "early"},
     "skipped": {"late"},
+    "restarted": {"late"},
+    "resumed": {"late", "early"},
     "stopped": {"plateau"},
     "total": {"too fast", "too slow"},
     "warmup": {"no warmup"},
@@ -79,6 +78,7 @@ def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float)
     faults = _past_the_end(logged, curve, is_off)
     if not faults and np.count_nonzero(is_off) >= _MIN_ROWS:
         faults += _of_peak(logged, expected, peak)
+        faults += _of_standing_still(logged, is_off)
         faults += _of_clipping(logged, expected, is_off)
         if max(curve.total_steps, logged.steps[-1]) <= _MAX_STEPS:
             plan = _plan_of(curve, peak, logged, int(np.argmax(is_off)))
@@ -91,9 +91,10 @@ def find_faults(logged: PrintedLrs, expected: Floats, curve: Curve, peak: float)
 
 
 def _says_more(fault: Fault, other: Fault) -> bool:
-    if fault.name == "restarted" and other.name == "resumed":
+    """Return True if a fault says what another one does, or more."""
+    if (fault.name, other.name) == ("restarted", "resumed"):
         return fault.least <= other.least <= other.most <= fault.most
-    return fault.name in _SUPERSEDED_BY.get(other.name, set())
+    return fault.name in _SUPERSEDED_BY.get(other.name, ())
 
 
 # The table of formulas.
@@ -107,8 +108,18 @@ _LARGEST = {_ORDER: 1, _FROM_ONE: 1, _SKIPPED: _MAX_SKIPPED, _CALLERS: 1024}
 """The largest number that a cause can have."""
 
 _SENTENCES = {
-    "late": ("the learning rates are {updates} late", _FROM_ONE, _SKIPPED, "a late start"),
+    "late": (
+        "the learning rates are {updates} late",
+        _FROM_ONE,
+        _SKIPPED,
+        "a late start or restart",
+    ),
     "early": ("the learning rates are {updates} early", _ORDER, "the log begins at a checkpoint"),
+    "restarted": ("the curve starts again at {place}", "a resumed run did not load its state"),
+    "resumed": (
+        "the learning rates are {updates} {word} from update {off} on, or earlier",
+        "the run resumed at a wrong step",
+    ),
     "too fast": (
         "the learning rates move {times} too fast",
         _CALLERS,
@@ -120,15 +131,6 @@ _SENTENCES = {
         "the scheduler steps once in {updates}",
         "the curve of the run is longer by this factor",
         "an update is {steps} of the log",
-    ),
-    "stopped": (
-        "the learning rate stands still from {place} on",
-        "the scheduler does not step, or steps for a different optimizer",
-    ),
-    "restarted": ("the curve starts again at {place}", "a resumed run did not load its state"),
-    "resumed": (
-        "the learning rates are {updates} {word} from update {off} on, or earlier",
-        "the run resumed at a wrong step",
     ),
     "plateau": (
         "the plateau ends {updates} {word} than at update {end}",
@@ -142,8 +144,7 @@ _SENTENCES = {
     "no warmup": ("there is no warmup", "it takes {updates} instead of {warmup}"),
     "warmup": (
         "the warmup takes {updates} instead of {warmup}",
-        "a different length",
-        "one of the two is counted in micro-batches",
+        "a different length, perhaps in micro-batches",
     ),
 }
 """For each fault with a formula, what the rows show, and its usual causes."""
@@ -159,15 +160,14 @@ class _Plan:
     Attributes:
         total: The steps of the curve.
         warmup: Those of its first segment, if that rises; else 0.
-        plateau, end: The first and the last step of the last plateau that begins before `off`;
+        plateau, end: The first step of the last plateau that begins before `off`, and its last one;
             without one, those of an empty plateau after the log.
         slack: How far rounding may move the segments after the warmup, if there are three or more.
-        second, last: The updates of the second row and of the last one.
+        last: The update of the last row.
         off: The update of the first row that is not on the curve.
         has_begun: Two rows before `off` are on the curve: after one, a resumed run cannot be
             distinguished from a late start.
-        lrs: The learning rate at each fraction of a step, from 0 to `total`.
-        fractions: The fractions of a step.
+        steps, lrs: The learning rate at each fraction of a step, from 0 to `total`, and at -1.
     """
 
     total: int
@@ -175,26 +175,19 @@ class _Plan:
     plateau: int
     end: int
     slack: float
-    second: int
     last: int
     off: int
     has_begun: bool
+    steps: Floats
     lrs: Floats
-    fractions: int
 
     def lrs_at(self, steps: _Numbers) -> Floats:
         """Return the learning rates at steps, which may be fractions, from -1 on."""
-        # A warmup that counts from 1 may begin one step below the planned one.
-        slope = (self.lrs[self.fractions] - self.lrs[0]) * np.minimum(steps, 0)
-        places = np.clip(steps, 0, self.total) * self.fractions
-        lower = places.astype(np.int64)
-        upper = np.minimum(lower + 1, len(self.lrs) - 1)
-        lrs = self.lrs[lower] + (self.lrs[upper] - self.lrs[lower]) * (places - lower)
-        return np.maximum(lrs + slope, 0.0)
+        return np.interp(steps, self.steps, self.lrs)
 
 
 _Step = Callable[[_Numbers, _Numbers, _Plan], _Numbers]
-_ToNumbers = Callable[[_Plan], range]
+_Stops = Sequence[tuple[_Numbers | int, _Numbers | int]]
 
 
 @dataclass(frozen=True)
@@ -204,7 +197,7 @@ class _Formula:
     name: str
     step: _Step
     """Either n or k is an array."""
-    numbers: _ToNumbers
+    numbers: Callable[[_Plan], range]
     """Each k that can be."""
     word: str = ""
     """The word of the sentence that depends on the formula."""
@@ -212,71 +205,60 @@ class _Formula:
     """It stretches all that follows the warmup, which the run rounds to whole updates."""
 
 
-def _totals(p: _Plan) -> range:
-    return range(p.warmup + 1, 4 * p.total)
+def _moved(n: _Numbers, stops: _Stops) -> _Numbers:
+    """Return the step of the plan that update n shows.
+
+    Each stop is (an update of the run, the step of the plan that it shows); between two stops and
+    after the last, the steps are equally far apart.
+    """
+    steps = n
+    for (update, step), (next_update, next_step) in pairwise(stops):
+        slope = (next_step - step) / np.maximum(next_update - update, 1)
+        steps = np.where(n >= update, step + (n - update) * slope, steps)
+    return steps
 
 
-def _warmup_of_total(k: _Numbers, p: _Plan, plus: int | None) -> _Numbers | int:
-    """The planned warmup; or its fraction of k, rounded down, plus a number."""
-    return p.warmup if plus is None else p.warmup * k // p.total + plus
+def _totals(p: _Plan, *, needs_plateau: bool) -> range:
+    return range(p.warmup + 1, 4 * p.total * (p.plateau <= p.end or not needs_plateau))
 
 
-def _stretched(n: _Numbers, k: _Numbers, p: _Plan, *, warmup_plus: int | None) -> _Numbers:
-    """A curve of k updates."""
-    warmup = _warmup_of_total(k, p, warmup_plus)
-    after = p.warmup + (n - warmup) * (p.total - p.warmup) / np.maximum(k - warmup, 1)
-    return np.where(n < warmup, n * p.warmup / np.maximum(warmup, 1), after)
-
-
-def _with_longer_plateau(
-    n: _Numbers, k: _Numbers, p: _Plan, *, warmup_plus: int | None, decay_plus: int
+def _run_of_total(
+    n: _Numbers, k: _Numbers, p: _Plan, *, warmup_plus: int | None, decay_plus: int | None
 ) -> _Numbers:
-    """A curve of k updates, whose decay after the plateau takes the same fraction of them."""
-    warmup = _warmup_of_total(k, p, warmup_plus)
-    planned = p.total - p.end - 1
-    decay = np.maximum(planned * k // p.total + decay_plus, 1)
-    stop = k - decay
-    before = np.where(
-        n < warmup,
-        n * p.warmup / np.maximum(warmup, 1),
-        np.minimum(np.maximum(n, p.warmup), p.end + 1),
-    )
-    return np.where(n < stop, before, p.end + 1 + (n - stop) * planned / decay)
+    """A curve of k updates, whose plateau makes up for the change, or all after the warmup.
+
+    The warmup is the planned one, or its fraction of k, rounded down, plus a number; and so is the
+    decay after the plateau.
+    """
+    warmup = p.warmup if warmup_plus is None else p.warmup * k // p.total + warmup_plus
+    stops: list[Any] = [(0, 0), (warmup, p.warmup)]
+    if decay_plus is not None:
+        decay = (p.total - p.end - 1) * k // p.total + decay_plus
+        stops += [(np.maximum(warmup, p.plateau), p.plateau), (k - decay, p.end + 1)]
+    return _moved(n, [*stops, (k, p.total)])
 
 
-def _joined(start: _Step, after: _Step, n: _Numbers, k: _Numbers, p: _Plan) -> _Numbers:
-    return np.where(n < k, start(n, k, p), after(n, k, p))
+def _warmups(p: _Plan, *, first: int) -> range:
+    starts_above_zero = p.lrs_at(np.array(0)) > 0
+    return range(p.total * (p.warmup > 0 and (first == 0 or starts_above_zero)))
 
 
-_WARMUP_STARTS: tuple[tuple[_Step, _ToNumbers], ...] = (
-    # at the planned level
-    (
-        lambda n, k, p: n * p.warmup / np.maximum(k, 1),
-        lambda p: range(p.total * (p.warmup > 0)),
-    ),
-    # at 1 / (k + 1), as in trainers that count from 1
-    (
-        lambda n, k, p: (n + 1) * (p.warmup + 1) / (k + 1) - 1,
-        lambda p: range(p.total * (p.warmup > 0) * (p.lrs[0] > 0)),
-    ),
-)
-_AFTER_WARMUP: tuple[tuple[_Step, bool], ...] = (
-    # to the same end
-    (lambda n, k, p: p.warmup + (n - k) * (p.total - p.warmup) / (p.total - k), True),
-    # as planned
-    (lambda n, k, p: p.warmup + n - k, False),
-    # a shorter plateau
-    (lambda n, k, p: np.maximum(n, p.warmup) + 0 * k, False),
-)
+def _run_of_warmup(n: _Numbers, k: _Numbers, p: _Plan, *, first: int, after: str) -> _Numbers:
+    """A curve with a warmup of k updates."""
+    later = np.maximum(k, p.warmup)
+    stops = {
+        "stretched": [(p.total, p.total)],
+        "moved": [(p.total + k - p.warmup, p.total)],
+        "shorter": [(later, p.warmup), (later, later), (p.total, p.total)],
+    }
+    return _moved(n, [(first, first), (k, p.warmup), *stops[after]])
+
 
 _FORMULAS = (
     _Formula("late", lambda n, k, p: np.maximum(n - k, 0), lambda p: range(1, p.last)),
     _Formula("early", lambda n, k, p: n + k, lambda p: range(1, p.total + 1)),
-    _Formula("too fast", lambda n, k, p: n * k, lambda p: range(2, p.total + 1)),
-    _Formula("too slow", lambda n, k, p: n // k, lambda p: range(2, p.last + 1)),
-    _Formula("stopped", lambda n, k, p: np.minimum(n, k), lambda p: range(p.last)),
     _Formula(
-        "restarted", lambda n, k, p: n - k * (n >= k), lambda p: range(p.second + 1, p.last + 1)
+        "restarted", lambda n, k, p: n - k * (n >= k), lambda p: range(1, p.last * p.has_begun)
     ),
     _Formula(
         "resumed",
@@ -290,6 +272,8 @@ _FORMULAS = (
         lambda p: range(1, (p.total + 1) * p.has_begun),
         "early",
     ),
+    _Formula("too fast", lambda n, k, p: n * k, lambda p: range(2, p.total + 1)),
+    _Formula("too slow", lambda n, k, p: n // k, lambda p: range(2, p.last + 1)),
     _Formula(
         "plateau",
         lambda n, k, p: np.maximum(np.minimum(n, p.end), n - k),
@@ -303,22 +287,25 @@ _FORMULAS = (
         "earlier",
     ),
     *(
-        _Formula("total", partial(_stretched, warmup_plus=plus), _totals, stretches=True)
-        for plus in (None, 0, 1)
+        _Formula(
+            "total",
+            partial(_run_of_total, warmup_plus=warmup_plus, decay_plus=decay_plus),
+            partial(_totals, needs_plateau=decay_plus is not None),
+            stretches=decay_plus is None,
+        )
+        for warmup_plus in (None, 0, 1)
+        for decay_plus in (None, 0, 1)
     ),
     *(
         _Formula(
-            "total",
-            partial(_with_longer_plateau, warmup_plus=plus, decay_plus=decay_plus),
-            lambda p: range(p.warmup + 1, 4 * p.total * (p.plateau <= p.end)),
+            "warmup",
+            # From the planned level, or from 1 / (k + 1), as in trainers that count from 1.
+            partial(_run_of_warmup, first=first, after=after),
+            partial(_warmups, first=first),
+            stretches=after == "stretched",
         )
-        for plus in (None, 0, 1)
-        for decay_plus in (0, 1)
-    ),
-    *(
-        _Formula("warmup", partial(_joined, start, after), numbers, stretches=stretches)
-        for start, numbers in _WARMUP_STARTS
-        for after, stretches in _AFTER_WARMUP
+        for first in (0, -1)
+        for after in ("stretched", "moved", "shorter")
     ),
 )
 
@@ -328,15 +315,15 @@ _FORMULAS = (
 
 def _plan_of(curve: Curve, peak: float, logged: PrintedLrs, first_off: int) -> _Plan:
     total = curve.total_steps
-    second, last, off = logged.steps[[1, -1, first_off]].tolist()
-    segments = list(drop_empty(curve._exact_segments))
-    stops = list(with_stops(segments))
-    first, after_first = stops[0]
+    last = int(logged.steps[-1])
+    off = int(logged.steps[first_off])
+    segments = curve._exact_segments
+    first = segments[0]
     warmup = 0
-    if after_first == first.length < total and first.start < first.end:
+    if first.length == segments[1].begin < total and first.start < first.end:
         warmup = first.length
     plateau, end = last + 1, last
-    for segment, after in stops:
+    for segment, after in with_stops(segments):
         if after is not None and segment.is_flat and segment.begin <= off:
             plateau, end = segment.begin, after - 1
     fractions = max(1, min(_MAX_FRACTIONS, _MAX_STEPS // total))
@@ -348,39 +335,52 @@ def _plan_of(curve: Curve, peak: float, logged: PrintedLrs, first_off: int) -> _
         )
         for segment in segments
     ]
-    multipliers = evaluate_many(
-        build_table(finer), np.arange(total * fractions + 1, dtype=np.int32)
-    )
-    lrs = multipliers * np.float64(np.float32(peak))
+    places = np.arange(total * fractions + 1, dtype=np.int32)
+    lrs = evaluate_many(build_table(finer), places) * np.float64(np.float32(peak))
+    # A warmup that counts from 1 may begin one step below the planned one.
+    below = min(max(0.0, 2 * lrs[0] - lrs[fractions]), lrs[0])
     is_rounded = len(segments) - 1 - (warmup > 0) >= 3
-    slack = _ROUNDED if is_rounded else 0.0
     return _Plan(
-        total, warmup, plateau, end, slack, second, last, off, first_off > 1, lrs, fractions
+        total=total,
+        warmup=warmup,
+        plateau=plateau,
+        end=end,
+        slack=_ROUNDED if is_rounded else 0.0,
+        last=last,
+        off=off,
+        has_begun=first_off > 1,
+        steps=np.concatenate([[-1.0], places / fractions]),
+        lrs=np.concatenate([[below], lrs]),
     )
 
 
 def _of_formula(formula: _Formula, logged: PrintedLrs, plan: _Plan) -> Iterator[Fault]:
-    """Find the numbers that explain all rows, in at most `_MAX_RANGES` ranges.
+    """Find the numbers that explain all rows.
 
     Trying every number on every row would take too long. So numbers are tried on those rows that
     contradict some of them.
     """
     possible = formula.numbers(plan)
     numbers = np.array(possible, np.int64)
-    row: int | None = int(np.searchsorted(logged.steps, plan.off))
-    ranges: list[tuple[int, int]] = []
-    while row is not None:
+    ranges = _ranges(numbers)
+    while (row := _unexplained_row(formula, logged, plan, ranges)) is not None:
         numbers = numbers[_misses(formula, logged, plan, row, numbers) <= 0]
-        # Two ranges are two answers, such as one update late and fifteen early.
-        breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
-        parts = [part for part in np.split(numbers, breaks)[:_MAX_RANGES] if part.size]
-        ranges = [(int(part[0]), int(part[-1])) for part in parts]
-        row = _unexplained_row(formula, logged, plan, ranges)
+        ranges = _ranges(numbers)
     for least, most in ranges:
         is_limit_of_search = most == possible[-1] and formula.word != "earlier"
         # A log that does not show the end of the curve does not show a total.
         if not (is_limit_of_search and formula.name == "total"):
             yield _fault(formula, plan, least, math.inf if is_limit_of_search else most)
+
+
+def _ranges(numbers: _Numbers) -> list[tuple[int, int]]:
+    """Return the ends of the first ranges of neighboring numbers.
+
+    Two ranges are two answers, such as one update late and fifteen early.
+    """
+    breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
+    parts = [part for part in np.split(numbers, breaks)[:_MAX_RANGES] if part.size]
+    return [(int(part[0]), int(part[-1])) for part in parts]
 
 
 def _unexplained_row(
@@ -399,8 +399,8 @@ def _misses(formula: _Formula, logged: PrintedLrs, plan: _Plan, rows: Any, numbe
     """Return how far the learning rates of a formula are from those of rows; within, 0 or less."""
     steps = formula.step(logged.steps[rows], numbers, plan)
     slack = np.where((steps > plan.warmup) & formula.stretches, plan.slack, 0.0)
-    near = np.array([plan.lrs_at(steps + moved) for moved in (-slack, 0.0, slack)])
-    return np.maximum(logged.low[rows] - near.max(0), near.min(0) - logged.high[rows])
+    near = [plan.lrs_at(steps + moved) for moved in (-slack, 0.0, slack)]
+    return np.maximum(logged.low[rows] - np.max(near, 0), np.min(near, 0) - logged.high[rows])
 
 
 def _fault(formula: _Formula, plan: _Plan, least: int, most: float) -> Fault:
@@ -408,17 +408,27 @@ def _fault(formula: _Formula, plan: _Plan, least: int, most: float) -> Fault:
     if name == "warmup" and least <= 1:
         name = "no warmup"
     number = f"{least} to {most}"
-    place = f"an update between {least} and {most}"
     if least == most:
-        number, place = f"{least}", f"update {least}"
+        number = f"{least}"
     elif most == math.inf:
-        number, place = f"{least} or more", f"update {least} or later"
-    units = {"place": place, "word": formula.word, **vars(plan)}
+        number = f"{least} or more"
+    units = {"word": formula.word, "place": _place(least, most), **vars(plan)}
     for unit in ("update", "time", "step"):
         units[f"{unit}s"] = f"{number} {unit}" if number == "1" else f"{number} {unit}s"
     shows, *causes = _SENTENCES[name]
     possible = [cause for cause in causes if least <= _LARGEST.get(cause, least)]
     return Fault(name, f"{shows}: {', or '.join(possible)}".format(**units), least, most)
+
+
+def _place(least: int, most: float) -> str:
+    if least == most:
+        return f"update {least}"
+    if most == math.inf:
+        return f"update {least} or later"
+    return f"an update between {least} and {most}"
+
+
+# Faults without a formula.
 
 
 def _of_skipped_updates(logged: PrintedLrs, plan: _Plan) -> Iterator[Fault]:
@@ -441,6 +451,19 @@ def _of_skipped_updates(logged: PrintedLrs, plan: _Plan) -> Iterator[Fault]:
         f"the learning rates are late by a number that grows from {first_late} to {late} updates"
     )
     yield Fault("skipped", f"{grows}: fp16 skipped updates", first_late, late)
+
+
+def _of_standing_still(logged: PrintedLrs, is_off: Mask) -> Iterator[Fault]:
+    """Find from which update on the learning rate is the same, on the curve or not."""
+    least = 0
+    changes = np.flatnonzero(np.diff(logged.values))
+    if changes.size:
+        least = int(logged.steps[changes[-1]]) + 1
+    most = int(logged.steps[is_off][0])
+    if least <= most:
+        stands = f"stands still at {logged.values[-1]:.6g} from {_place(least, most)} on"
+        cause = "the scheduler does not step, or steps for a different optimizer"
+        yield Fault("stopped", f"the learning rate {stands}: {cause}", least, most)
 
 
 # Faults whose number is a learning rate.
@@ -466,30 +489,24 @@ def _of_peak(logged: PrintedLrs, expected: Floats, given: float) -> Iterator[Fau
     if limits is None or limits[0] == 0:
         return
     peak = simplest_between(*limits)
-    factor = f"{peak / given:.4g}"
-    if factor == "1":
-        factor = f"{peak / given:.7g}"
-    times = f"{factor} times the given one"
+    times = f"{peak / given:.7g} times the given one"
     text = f"the peak is {peak!r}, {times}: a different peak, or a different group"
     yield Fault("peak", text, *limits)
 
 
 def _of_clipping(logged: PrintedLrs, expected: Floats, is_off: Mask) -> Iterator[Fault]:
     """Find a floor below which the learning rate does not fall. A warmup may begin below it."""
-    is_later = np.maximum.accumulate(is_off)
-    low = float(logged.low[is_off].max())
-    high = float(logged.high[is_later].min())
-    least_width = _MIN_OVERLAP * float((logged.high - logged.low)[is_off].min())
-    is_above = (expected < logged.low)[is_off].all()
-    if is_above and 0 < low <= high - least_width < expected.max():
-        floor = simplest_between(low, high)
-        text = f"the learning rate does not fall below {floor!r}: a floor was added"
-        yield Fault("floor", text, low, high)
+    first = int(np.argmax(is_off))
+    floor, high = float(logged.values[first]), float(logged.high[first])
+    is_constant = np.all(logged.values[is_off] == floor) and np.all(expected[is_off] < floor)
+    if is_constant and floor <= logged.values[first:].min() and high < expected.max():
+        text = f"the learning rate does not fall below {floor:.6g}: a floor was added"
+        yield Fault("floor", text, float(logged.low[first]), high)
 
 
 def _of_floor(logged: PrintedLrs, expected: Floats, plan: _Plan) -> Iterator[Fault]:
     """Find the last learning rate of a curve that falls in the same way, but less or more."""
-    top = int(np.argmax(plan.lrs)) // plan.fractions
+    top = plan.steps[np.argmax(plan.lrs)]
     peak, end = float(plan.lrs.max()), float(plan.lrs[-1])
     if end == peak:
         return

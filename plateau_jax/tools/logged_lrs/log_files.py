@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, cast
 
 from plateau_jax.arguments import checks
@@ -18,10 +17,11 @@ _ESCAPE_CODE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Such as a color of a console."""
 
 # In "iter 50/1000 | learning rate: 1.5E-04 | LR (group 0)=0.1, 'lr': 3e-4": 50, 1.5E-04, 0.1 and
-# 3e-4, with the names before them. "1,000" and "0,0003" are matched whole, for the error message.
+# 3e-4, with the names before them. "1,000" and "0,0003" are matched whole, for the error message,
+# and a number with a damaged byte (U+FFFD) not at all.
 _NAMED_NUMBER = re.compile(
     r"(?P<name>[A-Za-z_][\w/.()-]*(?: [\w()]+)*?)['\"]?\s*[:=]?\s*\[?\s*['\"]?"
-    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3,})+|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)])"
+    r"(?P<number>[-+]?(?:\d{1,3}(?:,\d{3,})+|\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.)\ufffd])"
 )
 
 Row = Mapping[str, Any]
@@ -29,40 +29,21 @@ IsStep = Callable[[Any], bool]
 """Returns True for the name of a column of steps."""
 
 
-@dataclass(frozen=True)
-class Log:
-    """The rows of a file, of a data frame, or of a list."""
-
-    name: str
-    rows: Sequence[Row]
-    """Of a file that is read line by line, one per line: empty if the line is not a row."""
-    place: str = "row"
-    """What messages call a row."""
-
-
-def decode_log(content: bytes, name: str) -> str:
-    """Return the text of a file in UTF-8, or in UTF-16 with a byte-order mark, as of PowerShell.
-
-    A character that is cut off at the end is left out.
-    """
-    encoding = "utf-8-sig"
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16"
-    try:
-        return codecs.getincrementaldecoder(encoding)().decode(content)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: {error}: save the log as UTF-8, or pass its rows") from None
-
-
-def parse_log(text: str, name: str, is_step: IsStep) -> Log:
-    """Parse the text of a file.
+def parse_log(content: bytes, name: str, is_step: IsStep) -> tuple[Sequence[Row], str]:
+    """Parse a file in UTF-8, or in UTF-16 with a byte-order mark, as of PowerShell.
 
     Lines are read as JSON, as CSV and as those of a console; the format that finds the most rows
-    with a step counts. Other lines are skipped.
+    with a step counts. Other lines are empty rows.
+
+    Returns:
+        The rows, and what messages call one.
     """
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    # Steps and learning rates are ASCII: what cannot be decoded is in other texts.
+    text = content.decode("utf-16" if is_utf16 else "utf-8-sig", "replace")
     document = _rows_of_document(text)
     if document is not None:
-        return Log(name, document)
+        return document, "row"
     # `splitlines` would also split at characters such as U+2028, which texts in a log may contain.
     lines = list(io.StringIO(_ESCAPE_CODE.sub("", text), newline=None))
     # The trainer was stopped while it wrote, or is writing now: the last number may be cut.
@@ -81,7 +62,7 @@ def parse_log(text: str, name: str, is_step: IsStep) -> Log:
         _parse_csv(lines, name, is_step),
         _parse_console(lines, is_step),
     )
-    return Log(name, max(formats, key=num_rows), "line")
+    return max(formats, key=num_rows), "line"
 
 
 def _rows_of_document(text: str) -> list[Row] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from plateau_jax.arguments import checks
-from plateau_jax.tools.logged_lrs.log_files import Log, Row, check_columns, decode_log, parse_log
+from plateau_jax.tools.logged_lrs.log_files import Row, check_columns, parse_log
 
 _USUAL_COLUMNS = {
     "step": (
@@ -47,22 +47,25 @@ class Cell(NamedTuple):
 
 def read_lrs(source: Any, step: str | None, lr: str | None) -> list[Cell]:
     """Return the learning rate at each logged step, in the order of steps; of a list, the first."""
-    log = _read_log(source, step)
-    if not any(log.rows):
-        raise ValueError(f"{log.name} has no rows")
+    name = "the log"
+    if isinstance(source, str | os.PathLike):
+        name = str(Path(cast("str", source)))
+    all_rows, unit = _read_rows(source, name, step)
+    if not any(all_rows):
+        raise ValueError(f"{name} has no rows")
     # A console may also print a configuration, without a step, and losses by a different counter.
-    rows = [row for row in log.rows if any(_is_step(column, step) for column in row)]
-    lr_column = _find_column(log.name, rows or log.rows, "lr", lr)
+    rows = [row for row in all_rows if any(_is_step(column, step) for column in row)]
+    lr_column = _find_column(name, rows or all_rows, "lr", lr)
     rows = [row for row in rows if lr_column in row]
-    step_column = _find_column(log.name, rows or log.rows, "step", step)
+    step_column = _find_column(name, rows or all_rows, "step", step)
     cells: list[Cell] = []
-    for number, row in enumerate(log.rows, 1):
-        place = f"{log.name}, {log.place} {number}"
+    for number, row in enumerate(all_rows, 1):
         logged = row.get(lr_column)
         if isinstance(logged, list) and logged:
             logged = cast("list[Any]", logged)[0]
         if _is_missing(row.get(step_column)) or _is_missing(logged):
             continue
+        place = f"{name}, {unit} {number}"
         value = _number(logged, f"{place}: {_shown(lr_column)}")
         if not 0 <= value < math.inf:
             raise ValueError(
@@ -71,8 +74,8 @@ def read_lrs(source: Any, step: str | None, lr: str | None) -> list[Cell]:
         text = logged.strip() if isinstance(logged, str) else None
         cells.append(Cell(_step(row[step_column], f"{place}: {_shown(step_column)}"), value, text))
     if not cells:
-        raise ValueError(f"{log.name} has no learning rates")
-    return _keep_latest(cells, log.name)
+        raise ValueError(f"{name} has no learning rates")
+    return _keep_latest(cells, name)
 
 
 def _is_step(column: Any, chosen: str | None) -> bool:
@@ -82,22 +85,20 @@ def _is_step(column: Any, chosen: str | None) -> bool:
     return any(re.fullmatch(pattern, str(column)) for pattern in _USUAL_COLUMNS["step"])
 
 
-def _read_log(source: Any, step: str | None) -> Log:
+def _read_rows(source: Any, name: str, step: str | None) -> tuple[Sequence[Row], str]:
     is_step = partial(_is_step, chosen=step)
-    name = "the log"
     if isinstance(source, str | os.PathLike):
-        path = Path(cast("str", source))
-        return parse_log(decode_log(path.read_bytes(), str(path)), str(path), is_step)
+        return parse_log(Path(cast("str", source)).read_bytes(), name, is_step)
     if hasattr(source, "read"):
-        return parse_log(decode_log(source.read(), name), name, is_step)
+        return parse_log(source.read(), name, is_step)
     if hasattr(source, "to_dict"):
         check_columns(getattr(source, "columns", ()), name)
         with suppress(TypeError):  # raised by other libraries' data frames
-            return Log(name, source.to_dict(orient="records"))
+            return source.to_dict(orient="records"), "row"
     if checks.is_ordered(source):
         rows = list(source)
         if all(isinstance(row, Mapping) for row in rows):
-            return Log(name, rows)
+            return rows, "row"
     requirement = "be a path, a pandas data frame, or a list of dictionaries"
     raise TypeError(checks.must("source", source, requirement))
 
@@ -147,10 +148,8 @@ def _step(cell: Any, place: str) -> int:
 
 def _number(cell: Any, place: str) -> float:
     if isinstance(cell, str) or not checks.is_not_real(cell):
-        try:
+        with suppress(TypeError, ValueError, OverflowError):
             return float(cell)
-        except (TypeError, ValueError, OverflowError):
-            pass
     problem = f"{place} = {checks.short_repr(cell)} must be a number"
     if isinstance(cell, str) and "," in cell:
         problem += ": write it without separators of thousands, and with a decimal point"

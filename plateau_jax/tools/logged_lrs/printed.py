@@ -21,8 +21,8 @@ _ROUNDED = 3 * 2.0**-24
 _IN_FLOAT32 = 4 * 2.0**-24
 """As a fraction of the peak: the error of libraries that compute a schedule in float32."""
 
-KNOWN_DIGITS = 3
-"""Numbers with fewer digits do not show their precision. Then this many are assumed."""
+_KNOWN_DIGITS = 3
+"""Numbers with fewer digits do not show their precision."""
 
 _MANY_NUMBERS = 5
 """By chance, the third digit of one number in ten is 0, but hardly that of five numbers."""
@@ -30,8 +30,8 @@ _MANY_NUMBERS = 5
 _MAX_LAST_PLACE = -4
 """Loggers that round a bare number keep at least four decimals: 0.0 is at most 0.00005."""
 
-_TRAILING_ZERO = re.compile(r"\.\d+0$|\.\d*0e")
-"""As in 0.0010 or 1.0e-03: a bare number such as 0.001 or 1.0 has none."""
+_TRAILING_ZERO = re.compile(r"\.\d\d+0$|\.\d*0e")
+"""As in 0.010 or 1.0e-03: a bare number such as 0.001 or 1.0 has none."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class PrintedLrs:
 
     The interval goes from `low` to `high`: half a unit of the last digit to each side, plus the
     rounding to float32. The arrays have one item per row; `steps` increase. `digits` is the largest
-    number of significant digits; None if the log does not show them.
+    number of significant digits; None if the numbers may have further ones.
     """
 
     steps: Steps
@@ -50,38 +50,31 @@ class PrintedLrs:
     digits: int | None
 
     @classmethod
-    def from_cells(cls, cells: Sequence[Cell], *, are_exact: bool = False) -> Self:
-        """Find the intervals: each number may be rounded as far as it is printed.
-
-        With `are_exact`, a log that does not show its digits has three, and its 0 is exact.
-        """
+    def from_cells(cls, cells: Sequence[Cell]) -> Self:
+        """Find the intervals: each number may be rounded as far as it is printed."""
         texts = [(cell.text or repr(cell.value).removesuffix(".0")).lower() for cell in cells]
         precisions = np.array([_precision(text) for text in texts])
         digits: Floats = precisions[:, 0]
-        places: Floats = precisions[:, 1]
         is_zero = digits == 0
         is_bare = np.array([cell.text is None for cell in cells])
-        shows_zeros = any(map(_TRAILING_ZERO.search, texts))
-        if not shows_zeros:
-            has_exponent = np.array(["e" in text for text in texts])
-            places = _places_without_zeros(digits, places, has_exponent & ~is_bare)
+        has_exponent = np.array(["e" in text for text in texts])
+        places = _places_without_zeros(digits, precisions[:, 1], has_exponent & ~is_bare)
         if not is_zero.all():
             # 0.0 among 0.0003 and 0.0002 is not a rounded number.
             places = np.where(is_zero, places[~is_zero].min(), places)
 
-        most = int(digits.max())
-        num_different = len({text for text, count in zip(texts, digits, strict=True) if count})
-        is_known = most >= KNOWN_DIGITS or num_different >= _MANY_NUMBERS
-        if shows_zeros:  # 0.00 may be any small number
-            is_known = is_known or num_different > 0 or places.min() <= -KNOWN_DIGITS
-        if not is_known and are_exact:
-            places = np.where(is_zero, -np.inf, places + digits - KNOWN_DIGITS)
-        elif not is_known:
+        is_known = (
+            digits.max() >= _KNOWN_DIGITS
+            or len(set(texts)) >= _MANY_NUMBERS
+            or any(map(_TRAILING_ZERO.search, texts))
+        )
+        if not is_known:
             places = np.where(is_bare, np.minimum(places, _MAX_LAST_PLACE), places)
         values = np.array([cell.value for cell in cells], np.float64)
         margin = 0.5 * 10.0**places + _ROUNDED * values + _IN_FLOAT32 * values.max()
         steps = np.array([cell.step for cell in cells], np.int64)
-        return cls(steps, values, values - margin, values + margin, most if is_known else None)
+        shown = int(digits.max()) if is_known else None
+        return cls(steps, values, values - margin, values + margin, shown)
 
     def __len__(self) -> int:
         return len(self.steps)
