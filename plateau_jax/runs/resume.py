@@ -12,7 +12,7 @@ from plateau_jax.clocks.position import (
     read_rule_states,
     start_position,
 )
-from plateau_jax.runs.comparison import StateOwner, clocks_differ, compare_runs
+from plateau_jax.runs.comparison import StateOwner, clocks_differ, compare_runs, may_share_steps
 from plateau_jax.runs.record import Record, read_records, shortest_decimal
 
 SavedRecords = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -57,7 +57,7 @@ def resume(
     Raises:
         ValueError: The run cannot continue, or the state is malformed.
     """
-    records = _read_saved(state, now)
+    records = _read_saved(state)
     has_too_many = len(records) > len(now)
     has_none = len(now) > 0 and not records
     if has_too_many or has_none:
@@ -72,18 +72,9 @@ def resume(
     unit: Any = None
     if isinstance(saved_clock, dict):
         unit = cast("dict[str, Any]", saved_clock)["unit"]
-    has_rules = isinstance(saved_clock, list)
     is_same = not clocks_differ(saved_clock, clock.to_plain())
     position = read_position(state, updates, unit)
-    warnings = compare_runs(
-        records,
-        now,
-        position.step,
-        owner,
-        is_peak_used=position.updates > 0 or owner.keeps_saved_base,
-        is_step_used=_is_step_used(position, has_rules=has_rules),
-        strict=strict,
-    )
+    warnings = compare_runs(records, now, position.step, owner, strict=strict)
     if "records" not in state and records:
         warnings.append(
             f"{owner.subject} was saved by a scheduler without a curve: this curve continues at "
@@ -101,26 +92,16 @@ def resume(
     return ResumedRun(position, saved_bases, warnings)
 
 
-def _read_saved(state: Mapping[str, Any], now: Sequence[Record]) -> list[Record]:
+def _read_saved(state: Mapping[str, Any]) -> list[Record]:
     """Return the saved record of each parameter group, with its base if the state has one."""
     peaks: Sequence[float] = state.get("base_lrs", ())
     if "records" not in state:
         return [Record(None, shortest_decimal(peak), None) for peak in peaks]
-    records = read_records("records", state["records"], now)
+    records = read_records("records", state["records"])
     for index, peak in enumerate(peaks):
         if records[index].peak_value is None:
             records[index] = records[index]._replace(peak_value=shortest_decimal(peak))
     return records
-
-
-def _is_step_used(position: Position, *, has_rules: bool) -> bool:
-    """Return True if updates were made at the step of the curve that comes next.
-
-    An update with a count of 0 leaves a trace only at step 0.
-    """
-    updates, step = max(position.updates, 0), position.step
-    has_update_at_0 = step == 0 and updates > 0
-    return position.rest > 0 or has_update_at_0 or (has_rules and step != updates)
 
 
 def check_resume(
@@ -193,7 +174,7 @@ def check_resume(
         return
     records = read_records("saved", saved)
     owner = StateOwner("the run", "pass strict=False to check_resume")
-    for message in compare_records(records, current, number, owner, strict=strict):
+    for message in compare_runs(records, current, number, owner, strict=strict):
         warn(message)
 
 
@@ -203,31 +184,6 @@ def check_step(step: Any) -> int:
     if getattr(step, "shape", ()):
         requirement += ": pass one count of a vmapped or replicated state, such as count[0]"
     return checks.at_least("step", step, 0, requirement)
-
-
-def compare_records(
-    saved: Sequence[Record], now: Sequence[Record], step: int, owner: StateOwner, *, strict: bool
-) -> list[str]:
-    """Return the warnings with which a run with these records resumes.
-
-    Raises:
-        ValueError: It cannot resume.
-    """
-    is_step_used = may_share_steps([*saved, *now])
-    return compare_runs(
-        saved,
-        now,
-        step,
-        owner,
-        is_peak_used=step > 0 or is_step_used,
-        is_step_used=is_step_used,
-        strict=strict,
-    )
-
-
-def may_share_steps(records: Sequence[Record]) -> bool:
-    """Return True if several updates may have used the same step, because there is a clock."""
-    return any(record.clock is not None for record in records)
 
 
 def read_checked_records(name: str, given: Any) -> list[Record]:
