@@ -16,7 +16,6 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     CosineAnnealingLR,
-    LambdaLR,
     OneCycleLR,
     ReduceLROnPlateau,
     SequentialLR,
@@ -213,22 +212,11 @@ def test_state_of_reduce_on_plateau(scheduler):
     scheduler.rejects(plateau.state_dict(), "no base_lrs", *instead)
 
 
-@pytest.mark.parametrize("name", ["scheduler", "follower"])
-def test_whole_checkpoint(name):
-    saved = Saved(name)
-    nested = {"epoch": 3, "parts": [{"model": {}}, saved.state]}
-    saved.rejects({"optimizer": {}, "schedule": saved.state}, "state_dict['schedule']")
-    saved.rejects(nested, "a whole checkpoint: ", "state_dict['parts'][1]")
-
-
 def test_state_of_something_else(scheduler):
-    for state in ({"base_lrs": [0.1]}, {"_schedulers": []}):
+    for state in ({"base_lrs": [0.1]}, {"_schedulers": []}, {"model": {}, "optimizer": {}}):
         scheduler.rejects(state, "not the state of a scheduler: it has no 'last_epoch'")
     damaged = {"last_epoch": 3, "base_lrs": None}
     scheduler.rejects(damaged, "base_lrs = None must be a list with the peak of each group")
-    of_torch = ChainedScheduler([LambdaLR(optimizer_with([0.1]), float)]).state_dict()
-    checkpoint = {"epoch": 3, "lr_schedulers": [of_torch]}
-    scheduler.rejects(checkpoint, "state_dict['lr_schedulers'][0]")
     optimizer = optimizer_with([0.1, 0.1])
     chain = ChainedScheduler([lambda_lr(optimizer, CURVE), lambda_lr(optimizer, CURVE)])
     part = "has 2 states of the kind 'scheduler': load the one that continues"
@@ -260,7 +248,6 @@ def test_state_in_a_chain_is_compared():
     [
         ("scheduler", "last_epoch", -2),
         ("scheduler", "offset", -20),
-        ("scheduler", "consumed", 77),
         ("scheduler", "peak_was_set", None),
         ("scheduler", "in_charge", 1),
         ("scheduler", "in_charge", [True]),
@@ -279,14 +266,6 @@ def test_impossible_value_of_an_entry(name, entry, value):
     saved = Saved(name)
     assert entry in saved.state
     saved.rejects(saved.state | {entry: value}, entry)
-
-
-@pytest.mark.parametrize(("entry", "value"), [("stale", -2), ("total", None), ("best", NAN)])
-def test_impossible_number_in_the_state_of_a_hold_rule(entry, value):
-    saved = Saved("held")
-    (state,) = saved.state["hold"]
-    damaged = saved.state | {"hold": [state | {entry: value}]}
-    saved.rejects(damaged, "is not a state of the rule HoldUntilFlat")
 
 
 # States of a different curve, at step 40. The message shows at most two differences.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict, cast
 
 from plateau_jax.arguments import checks
-from plateau_jax.saved_states.formats import Format, check_is_not_around
+from plateau_jax.saved_states.formats import Format
 from torch_bridge.groups.options import as_number, bases_per_group
 
 
@@ -84,8 +84,6 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     updates: Any = next((inner["last_epoch"] for inner in states if "last_epoch" in inner), None)
     if "kind" in first:
         SCHEDULER_FORMAT.read("state_dict", first)  # raises an error that says what it is
-    if "base_lrs" not in first or updates is None:
-        check_is_not_around("state_dict", state, _is_of_scheduler)
     if updates is None:
         raise KeyError("last_epoch")
     if "max_lrs" in first or "_schedule_phases" in first:
@@ -111,10 +109,6 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
         "peak_was_set": False,
         "in_charge": [updates >= 0] * len(peaks),
     }
-
-
-def _is_of_scheduler(value: Any) -> bool:
-    return isinstance(value, Mapping) and ("last_epoch" in value or "_schedulers" in value)
 
 
 def _instead(last_epoch: int | str) -> str:
