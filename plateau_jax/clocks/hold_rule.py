@@ -20,7 +20,7 @@ class HoldRule(Storable, ABC):
     """A rule that may hold the curve at its step after an update.
 
     The state of a rule is a NamedTuple of int32 and float32 scalars. A saved state has the names of
-    the fields. No integer may fall below its initial value.
+    the fields.
 
     In a training run, `decide` calls `_update` of each rule after every applied update, and then
     `_after_step`. Both are traced and captured: the comments at the top of this file apply.

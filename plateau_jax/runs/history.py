@@ -12,7 +12,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.runs.comparison import StateOwner, compare_runs, may_share_steps
 from plateau_jax.runs.record import Record, dump_records, read_records
-from plateau_jax.runs.resume import SavedRecords, check_step, read_checked_records
+from plateau_jax.runs.resume import SavedRecords
 from plateau_jax.saved_states.formats import Format, check_entries, describe_error
 
 
@@ -91,7 +91,7 @@ def check_resume_file(
     ValueError: ...curve.json: the run cannot resume at step 550: ...
     """
     checks.boolean("strict", strict)
-    new_entry = _Entry(check_step(step), read_checked_records("record", record))
+    new_entry = _Entry(checks.at_least("step", step, 0), read_records("record", record))
     text = os.fspath(path)
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", text):  # `Path` shortens gs://bucket to gs:/bucket
         raise ValueError(f"path = {text!r} is a URL: pass the path of a file that can be opened")

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, SupportsIndex, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.clocks.clock import CheckedClock, check_consumed
+from plateau_jax.clocks.clock import CheckedClock
 from plateau_jax.clocks.position import (
     Position,
     read_position,
@@ -58,9 +58,7 @@ def resume(
         ValueError: The run cannot continue, or the state is malformed.
     """
     records = _read_saved(state)
-    has_too_many = len(records) > len(now)
-    has_none = len(now) > 0 and not records
-    if has_too_many or has_none:
+    if len(records) > len(now) or (now and not records):
         raise ValueError(
             f"state_dict was saved with {len(records)} parameter groups, and there are {len(now)}: "
             "resume with those that the run had then"
@@ -84,7 +82,6 @@ def resume(
         position = position._replace(rule_states=read_rule_states(state["hold"], clock.rules))
     else:  # the states of other rules are dropped, unread
         position = start_position(clock, position.updates, position.step)
-        check_consumed(position.consumed(clock))
     saved_bases = [
         base if record.peak_value is None else float(checks.peak("peak_value", record.peak_value))
         for record, base in zip(records, bases, strict=False)
@@ -163,8 +160,8 @@ def check_resume(
     ValueError: the run cannot resume at step 40: it was saved with total_steps=100, now 200, ...
     """
     checks.boolean("strict", strict)
-    number = check_step(step)
-    current = read_checked_records("now", now)
+    number = checks.at_least("step", step, 0)
+    current = read_records("now", now)
     if saved is None:
         if number > 0 or may_share_steps(current):
             warn(
@@ -176,19 +173,3 @@ def check_resume(
     owner = StateOwner("the run", "pass strict=False to check_resume")
     for message in compare_runs(records, current, number, owner, strict=strict):
         warn(message)
-
-
-def check_step(step: Any) -> int:
-    """Return the step of the curve at which a run resumes as a Python int."""
-    requirement = "be an integer"
-    if getattr(step, "shape", ()):
-        requirement += ": pass one count of a vmapped or replicated state, such as count[0]"
-    return checks.at_least("step", step, 0, requirement)
-
-
-def read_checked_records(name: str, given: Any) -> list[Record]:
-    """Return the records that the program passes; raise a ValueError if one is unreadable."""
-    records = read_records(name, given)
-    if not records:
-        raise ValueError(f"{name} = {given!r} has no record: pass what resume_record returns")
-    return records

@@ -136,7 +136,7 @@ def test_wrong_call():
             check_resume(record, RECORD, 10)
     with raises(TypeError, "strict = 'no' must be a bool"):
         check_resume(RECORD, RECORD, 0, strict="no")
-    with raises(ValueError, "now = [] has no record: pass what resume_record returns"):
+    with raises(ValueError, "the number of groups was 1, and is 0 now"):
         check_resume(RECORD, [], 10)
 
 
