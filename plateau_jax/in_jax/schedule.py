@@ -209,14 +209,7 @@ def check_peak(value: Any) -> Any:
     if isinstance(value, Tracer):
         check_real_scalar("peak_value", value)
         return value
-    peak: Any = value
-    try:
-        return checks.peak("peak_value", peak)
-    except ValueError as error:
-        if peak < 0:  # as for optax.scale and optax.scale_by_schedule
-            sign = "optax.scale_by_learning_rate(schedule) and scale_by_curve add the minus sign"
-            raise ValueError(f"{error}: {sign}") from None
-        raise
+    return checks.peak("peak_value", value)
 
 
 def _check_precision(peak: Any) -> None:

@@ -29,22 +29,12 @@ int32."""
 
 
 class ScaleByCurveState(NamedTuple):
-    """The state of `scale_by_curve`: arrays without dimensions.
-
-    >>> from plateau_jax import PlateauCurve
-    >>> scale_by_curve(PlateauCurve(10), 0.5).init({})
-    ScaleByCurveState(curve_step=Array(0, dtype=int32), rest=None, hold=(),
-    learning_rate=Array(0.5, dtype=float32))
-    """
+    """The state of `scale_by_curve`, which describes its fields: arrays without dimensions."""
 
     curve_step: Any
-    """int32: the step of the curve that gives the next update's learning rate."""
     rest: Any
-    """int32: with a `DataClock`, consumed = curve_step · unit + rest; otherwise None."""
     hold: tuple[Any, ...]
-    """The state of each hold rule, int32 and float32; () without hold rules."""
     learning_rate: Any
-    """float32: the learning rate of the last update, or of step 0 before the first."""
 
 
 def scale_by_curve(
@@ -101,8 +91,8 @@ def scale_by_curve(
         - `curve_step`: int32, the step of the next update.
         - `rest`: int32, with a `DataClock` the consumed samples or tokens that do not yet fill a
           unit; otherwise None.
-        - `hold`: The states of the hold rules.
-        - `learning_rate`: float32, that of the last update.
+        - `hold`: The state of each hold rule, a named tuple of int32 and float32; () without rules.
+        - `learning_rate`: float32, that of the last update; before the first, that of step 0.
 
     Raises:
         TypeError: As for `optax_schedule`; or `clock` is not a clock. From `update`:
@@ -210,11 +200,14 @@ def _check_state(state: Any, initial_rule_states: tuple[Any, ...], *, counts_dat
     expected = [ScaleByCurveState, *map(type, initial_rule_states)]
     if types == expected and (state.rest is not None) == counts_data:
         return
-    if not {dict, list, tuple}.isdisjoint(types):
-        requirement = "consist of named tuples: restore the checkpoint into tx.init(params)"
-    else:
-        requirement = "belong to a transformation with the same clock"
-    raise ValueError(checks.must("state", state, requirement))
+    raise ValueError(
+        checks.must(
+            "state",
+            state,
+            "belong to a transformation with the same clock, and consist of its named tuples: "
+            "restore a checkpoint into tx.init(params)",
+        )
+    )
 
 
 def _check_count(count: Any, clock: CheckedClock) -> Any:

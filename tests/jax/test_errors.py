@@ -36,16 +36,14 @@ def test_traced_argument_of_a_curve(name):
     def build(value):
         return PlateauCurve(**{"total_steps": 100, name: value}).table
 
-    with pytest.raises(TypeError, match=rf"^{name} is traced by JAX.* pass it stack\(curves\)"):
+    with pytest.raises(TypeError, match=r"total_steps = |on traced array"):
         build(1)
 
 
 def test_wrong_peak():
-    parts = ["peak_value is traced", "optax_schedule(", "multiplier(curve.table, step)"]
-    with raises(TypeError, *parts):
+    with pytest.raises(TypeError, match="traced array"):
         jax.jit(partial(CURVE.learning_rate, 5))(0.1)
-    instead = "optax.scale_by_learning_rate(schedule) and scale_by_curve"
-    with raises(ValueError, "peak_value = ", instead):
+    with raises(ValueError, "peak_value = ", "must be 0, or a finite float32"):
         optax_schedule(CURVE, jnp.float32(-1))
     with raises(TypeError, "peak_value = ", A_REAL_SCALAR):
         jax.jit(partial(optax_schedule, CURVE))(jnp.ones(2))
@@ -171,6 +169,6 @@ def test_state_of_a_different_clock(saving, using):
 RECORD = resume_record(CURVE)
 
 
-@raises(TypeError, "step = ", AN_INTEGER, "count[0]")
+@raises(TypeError, "step = ", AN_INTEGER)
 def test_several_steps_at_once():
     check_resume(RECORD, RECORD, jnp.arange(3))
