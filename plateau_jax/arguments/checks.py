@@ -11,7 +11,7 @@ import math
 import operator
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, MappingView, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from decimal import Decimal
 from typing import Any, SupportsFloat, TypeVar, cast
@@ -126,9 +126,9 @@ def integer(path: Path | str, value: Any, requirement: str = "be an integer") ->
     raise TypeError(must(path, value, requirement))
 
 
-def at_least(path: Path | str, value: Any, least: int, requirement: str = "be an integer") -> int:
+def at_least(path: Path | str, value: Any, least: int) -> int:
     """Return the value as a Python int that is at least `least`."""
-    value = integer(path, value, requirement)
+    value = integer(path, value)
     if value < least:
         raise ValueError(must(path, value, f"be at least {least}"))
     return value
@@ -144,9 +144,9 @@ def count(
     """
     if isinstance(value, str):
         value = _parse_count(path, value)
-    if most is None:
-        return at_least(path, value, least, requirement)
     value = integer(path, value, requirement)
+    if most is None:
+        return at_least(path, value, least)
     if most == MAX_STEP and value > most:
         raise ValueError(must(path, value, f"be at most {most}. {COUNT_DATA}"))
     return in_range(path, value, least, most)
@@ -264,8 +264,7 @@ def is_ordered(value: Any) -> bool:
     """Return True if the value has items in an order that the user may have chosen."""
     if getattr(value, "ndim", 1) == 0:  # an array without dimensions counts as `Iterable` too
         return False
-    is_other = isinstance(value, str | bytes | Set | Mapping | MappingView)
-    return isinstance(value, Iterable) and not is_other
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Set | Mapping)
 
 
 def peak(path: Path | str, value: Any) -> np.float32:

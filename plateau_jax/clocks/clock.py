@@ -104,8 +104,9 @@ def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
         ValueError: The curves follow a batch plan in a different unit; with rules the curves
             differ, or a `HoldUntilFlat` finds no plateau.
     """
-    if clock is None:
-        clock = _clock_of_batch_plan(curves)
+    units = [curve.unit for curve in curves if curve.unit is not None]
+    if clock is None and units:
+        clock = DataClock(units[0])
     if isinstance(clock, DataClock):
         checked = CheckedClock(clock.unit, clock.count)
     elif clock is None:
@@ -113,20 +114,13 @@ def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
     else:
         rules = _check_rules(clock, curves)
         checked = CheckedClock(rules=rules, flat_starts=frozenset(curves[0].flat_starts))
-    for curve in curves:
-        if curve.unit is not None and curve.unit != checked.unit:
-            reason = "because the curve follows a batch plan in this unit"
-            requirement = f"be DataClock({curve.unit}), {reason}"
+    for unit in units:
+        if unit != checked.unit:
+            requirement = (
+                f"be DataClock({unit}), because the curve follows a batch plan in this unit"
+            )
             raise ValueError(checks.must("clock", clock, requirement))
     return checked
-
-
-def _clock_of_batch_plan(curves: Sequence[Curve]) -> DataClock | None:
-    """Return the clock of the first curve that follows a batch plan, or None."""
-    for curve in curves:
-        if curve.unit is not None:
-            return DataClock(curve.unit)
-    return None
 
 
 def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[AnyHoldRule, ...]:

@@ -50,13 +50,11 @@ def check_resume_file(
         any other record            raises an error; with strict=False warns, and adds an entry
 
     A run may go back to an earlier step. It is then compared with the record that was in force
-    before that step. Later checkpoints that it leaves behind must be deleted: an entry contains
-    only a step, so a resume from one of them under the new record is accepted. With a clock, a run
-    may have made updates at step 0, so step 0 is compared too. If the file is missing at a step
-    above 0, a warning says so, and the history begins there.
+    before that step. Delete the later checkpoints that it leaves behind: an entry contains only a
+    step, so a resume from one of them under the new record is accepted. With a clock, a run may
+    have made updates at step 0, so step 0 is compared too. If the file is missing at a step above
+    0, a warning says so, and the history begins there.
 
-    Each process that adds an entry replaces the file as a whole, so one that is killed leaves the
-    old file or the new one. The processes of a run write the same entry. No entry is ever removed.
     Give each run and each branch its own file, in the folder of its checkpoints: two runs that
     write at once lose an entry. A branch begins with a copy of the file of its run.
 

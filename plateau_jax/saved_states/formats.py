@@ -42,12 +42,7 @@ class Format(Generic[State]):
         return isinstance(state, Mapping) and cast("Any", state).get("kind") == self.kind
 
     def check_version(self, name: str, state: Mapping[str, Any]) -> None:
-        """Raise a ValueError if the format or the entries show that a different version saved it.
-
-        Args:
-            name: The name of the state, for messages.
-            state: The state.
-        """
+        """Raise a ValueError if the format or the entries are those of a different version."""
         number = state.get("format")
         if number != self.number:
             shown = checks.short_repr(number)
@@ -56,10 +51,6 @@ class Format(Generic[State]):
 
     def read(self, name: str, state: Any) -> State:
         """Return a state that has the entries of this kind. Checks no values.
-
-        Args:
-            name: The name of the state, for messages.
-            state: The state.
 
         Raises:
             KeyError: It has no kind.
