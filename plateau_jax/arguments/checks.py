@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any, SupportsFloat, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -120,15 +120,15 @@ def short_text(text: str, most: int = 200) -> str:
 
 def integer(path: Path | str, value: Any, requirement: str = "be an integer") -> int:
     """Return the value as a Python int; reject bool, float and str."""
-    if not isinstance(value, bool | np.bool_):
+    if not is_not_real(value):  # operator.index accepts bools, also those of torch
         with suppress(TypeError):
             return operator.index(value)
     raise TypeError(must(path, value, requirement))
 
 
-def at_least(path: Path | str, value: Any, least: int) -> int:
+def at_least(path: Path | str, value: Any, least: int, requirement: str = "be an integer") -> int:
     """Return the value as a Python int that is at least `least`."""
-    value = integer(path, value)
+    value = integer(path, value, requirement)
     if value < least:
         raise ValueError(must(path, value, f"be at least {least}"))
     return value
@@ -166,10 +166,15 @@ def _parse_count(path: Path | str, text: str) -> int | float | str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a text in JSON."""
+    """Return the value of a text in JSON; say of an empty or incomplete text what it is."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
+        length = len(error.doc.rstrip())
+        if length == 0:
+            raise ValueError("the file is empty") from None
+        if error.msg.startswith("Unterminated") or error.pos >= length:
+            raise ValueError(f"the file ends too early: {error}") from None
         raise ValueError(f"this is not JSON: {error}") from None
 
 
@@ -202,12 +207,15 @@ def positive_int(path: Path | str, value: Any) -> int:
 def number(path: Path | str, value: Any, requirement: str = "be a number") -> int | float:
     """Return the value as a Python int or float; a NumPy float as the decimal that it prints as."""
     if type(value) not in (int, float):
-        if getattr(value, "ndim", None) == 0:
+        if _is_scalar_array(value):
             value = np.asarray(value)[()]
         if isinstance(value, np.integer | np.floating):
             # Through str, because float(np.float32(0.1)) is 0.10000000149011612.
             plain = int if isinstance(value, np.integer) else float
             value = plain(str(cast("Any", value)))
+    if isinstance(value, str) and not isinstance(parse_number(value), str):
+        # YAML reads 1e-4 as text, and 0.0001 as a number.
+        requirement = f"{requirement}, not text: write {Decimal(value):f}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(must(path, value, requirement))
     if isinstance(value, float) and not math.isfinite(value):
@@ -269,10 +277,19 @@ def is_ordered(value: Any) -> bool:
 
 def peak(path: Path | str, value: Any) -> np.float32:
     """Return a peak learning rate, rounded to float32: 0, or at least 2⁻¹²⁶ and finite."""
+    jax_core = getattr(sys.modules.get("jax"), "core", None)  # without importing it
+    if isinstance(value, getattr(jax_core, "Tracer", ())):
+        advice = "call optax_schedule(curve, peak_value), or multiply multiplier(curve.table, step)"
+        raise TypeError(
+            Message(path, f" is traced by JAX, but a curve computes on the host: {advice}")
+        )
     scalar = _unwrap_scalar(value)
-    if isinstance(scalar, bool) or not isinstance(scalar, SupportsFloat):
+    lr = None
+    if not is_not_real(scalar):
+        with suppress(TypeError, ValueError):
+            lr = float(scalar)
+    if lr is None:
         raise TypeError(must(path, value, "be a number"))
-    lr = float(scalar)
     with np.errstate(over="ignore"):
         rounded = np.float32(lr)
     # A saved peak is a decimal: that of the largest float32 may be a little above it.
@@ -293,9 +310,14 @@ def metric(name: str, value: Any) -> np.float32:
 
 def _unwrap_scalar(value: Any) -> Any:
     """Return the Python number in an array without dimensions; any other value unchanged."""
-    if getattr(value, "ndim", None) == 0:
+    if _is_scalar_array(value):
         return value.item()
     return value
+
+
+def _is_scalar_array(value: Any) -> bool:
+    """Return True for an array or tensor without dimensions; not if masked, since it becomes 0."""
+    return getattr(value, "ndim", None) == 0 and not hasattr(value, "mask")
 
 
 def is_not_real(value: Any) -> bool:

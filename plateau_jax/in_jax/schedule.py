@@ -203,7 +203,14 @@ def check_peak(value: Any) -> Any:
     if isinstance(value, Tracer):
         check_real_scalar("peak_value", value)
         return value
-    return checks.peak("peak_value", value)
+    peak: Any = value
+    try:
+        return checks.peak("peak_value", peak)
+    except ValueError as error:
+        if not peak < 0:
+            raise
+        sign = "optax.scale_by_learning_rate(schedule) and scale_by_curve add the minus sign"
+        raise ValueError(f"{error}: {sign}") from None
 
 
 def _check_precision(peak: Any) -> None:

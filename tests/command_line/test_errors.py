@@ -71,7 +71,7 @@ def test_wrong_arguments(folder, capsys, arguments, message):
     [
         (
             "kind: plateau\ntotal_steps: 100\nmin_lr_ratio: 1e-2",  # PyYAML reads 1e-2 as text
-            "min_lr_ratio = '1e-2' must be a number",
+            "min_lr_ratio = '1e-2' must be a number, not text: write 0.01",
         ),
         ("\n", "the file is empty"),
         ("a: !!python/name:os.system", "this is not YAML: could not determine a constructor"),
@@ -106,8 +106,8 @@ def test_options_that_do_not_parse(capsys, arguments, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "this is not JSON: "),
-        ('{"kind": "plateau", "total_', "this is not JSON: "),
+        ("", "the file is empty"),
+        ('{"kind": "plateau", "total_', "the file ends too early"),
         ('{"kind": "plateau", "total_steps": 2e5}', "total_steps = 200000.0 must be an integer"),
         ('{"kind": "cooldown", "curve": ' * 100_000, "maximum recursion depth exceeded"),
     ],

@@ -85,7 +85,7 @@ VALUES = [
     Values("warmup_steps", [*NOT_PERCENTAGES, f"{'9' * 5000}%"], ValueError, A_PERCENTAGE),
     Values(
         "min_lr_ratio",
-        ["0.1", 0j, [0.1], np.True_, True, None],
+        ["0.1", 0j, [0.1], np.True_, True, None, np.ma.masked],
         TypeError,
         A_NUMBER,
     ),
