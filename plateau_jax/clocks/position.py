@@ -9,6 +9,7 @@ A position is a value. The host and JAX move it with `advance`: on the host a st
 an array that may be traced. A `TrainStep` counts on the device instead, with the same `decide`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -74,17 +75,18 @@ def start_position(clock: CheckedClock, updates: int = 0, step: int = 0) -> Posi
     return Position(updates, step, 0, tuple(rule._initial_state() for rule in clock.rules))
 
 
-def position_after(clock: CheckedClock, updates: int, argument: str, alternative: str) -> Position:
+def position_after(clock: CheckedClock, updates: int, argument: str) -> Position:
     """Return the position of a run of which only the number of updates is known.
 
-    The error names the `argument` with this number, and ends with an `alternative` to it.
+    The error names the `argument` with this number.
     """
     if clock.unit is None:
         return start_position(clock, updates, updates)
     if updates and clock.count is None:
         raise ValueError(
             f"{argument} with DataClock({clock.unit}): the number of updates does not say how much "
-            f"they consumed. Write DataClock({clock.unit}, count=n) if each consumed n{alternative}"
+            f"they consumed. Write DataClock({clock.unit}, count=n) if each consumed n; or leave "
+            "this argument out, and call load_state_dict"
         )
     step, rest = divmod(updates * (clock.count or 0), clock.unit)
     return Position(updates, step, rest)
@@ -163,6 +165,9 @@ def read_position(state: Mapping[str, Any], updates: int, unit: int | None) -> P
     Raises:
         TypeError, ValueError: A number is impossible.
     """
+    unused = "consumed" if unit is None else "offset"
+    if state.get(unused) is not None:
+        raise ValueError(f"state_dict has {unused} = {checks.short_repr(state[unused])}, not None")
     if unit is None:
         begun = max(updates, 0)
         return Position(updates, begun + checks.at_least("offset", state["offset"], -begun))
@@ -183,5 +188,12 @@ def read_rule_states(saved: Any, rules: Sequence[AnyHoldRule]) -> tuple[Any, ...
 def _read_rule_state(saved: Any, rule: AnyHoldRule) -> Any:
     initial = rule._initial_state()
     check_entries("hold", saved, initial._fields)
-    values = {name: type(first)(saved[name]) for name, first in initial._asdict().items()}
+    values: dict[str, Any] = {}
+    for name, first in initial._asdict().items():
+        value = saved[name]
+        if first.dtype == np.int32:
+            value = checks.in_range(("hold", name), value, first.item(), checks.MAX_STEP)
+        elif type(value) is not float or math.isnan(value):
+            raise ValueError(checks.must(("hold", name), value, "be a number"))
+        values[name] = type(first)(value)
     return type(initial)(**values)

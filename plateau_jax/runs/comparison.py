@@ -45,19 +45,24 @@ class _Difference(NamedTuple):
 
 
 def compare_runs(
-    saved: Sequence[Record], now: Sequence[Record], step: int, owner: StateOwner, *, strict: bool
+    saved: Sequence[Record],
+    now: Sequence[Record],
+    step: int,
+    owner: StateOwner,
+    *,
+    is_step_used: bool,
+    strict: bool,
 ) -> list[str]:
     """Compare a run with the saved one that it continues, and return the warnings.
 
-    All steps of the curves below `step` are compared. With a clock, an update may have used that
-    step already, so it is compared too, except at or past the end of the saved curve, where the
-    next phase of `saved.then(...)` may have a different level. The peaks are compared if an update
-    may have used the saved one.
+    All steps of the curves below `step` are compared. If an update may have used that step already,
+    it is compared too, except at or past the end of the saved curve, where the next phase of
+    `saved.then(...)` may have a different level. The peaks are compared if an update may have used
+    the saved one.
 
     Raises:
         ValueError: The run cannot continue, and `strict` is True.
     """
-    is_step_used = may_share_steps([*saved, *now])
     if len(saved) != len(now):
         problem = f"the number of groups was {len(saved)}, and is {len(now)} now"
         continues = f"The run continues at step {step}"
@@ -191,8 +196,10 @@ def _changes(saved: Any, current: Any, path: Path) -> Iterator[str]:
             yield from _changes(before.get(name), now.get(name), (*path, name))
     elif isinstance(saved, list) and isinstance(current, list) and isinstance(path[-1], str):
         pairs = zip_longest(cast("list[Any]", saved), cast("list[Any]", current))
-        index, pair = next(item for item in enumerate(pairs) if item[1][0] != item[1][1])
-        yield from _changes(*pair, (*path, index))
+        for index, (before, now) in enumerate(pairs):  # None after the end of the shorter list
+            if before != now:
+                yield from _changes(before, now, (*path, index))
+                return
     else:  # also a stage or a plateau, as a whole
         change = f"={checks.short_repr(saved)}, now {checks.short_repr(current)}"
         yield Message(path, change)

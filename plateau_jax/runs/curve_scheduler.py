@@ -125,8 +125,9 @@ class CurveScheduler:
         """Resume from the saved step of the curve.
 
         A different curve is accepted if it has the same values at every step before the saved one.
-        With a clock, updates may have been made at that step already, so the value there must be
-        the same too, unless the saved curve ends there. A `DataClock` may have a different `count`.
+        With a clock, updates may have been made at that step already. If the state shows this, the
+        value there must be the same too, unless the saved curve ends there. A `DataClock` may have
+        a different `count`.
 
         Args:
             state_dict: A state that `state_dict` returned.

@@ -12,7 +12,7 @@ from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.runs.comparison import StateOwner, compare_runs, may_share_steps
 from plateau_jax.runs.record import Record, dump_records, read_records
-from plateau_jax.runs.resume import SavedRecords
+from plateau_jax.runs.resume import A_STEP, SavedRecords
 from plateau_jax.saved_states.formats import Format, check_entries, describe_error
 
 
@@ -55,6 +55,8 @@ def check_resume_file(
     have made updates at step 0, so step 0 is compared too. If the file is missing at a step above
     0, a warning says so, and the history begins there.
 
+    Each process that adds an entry replaces the file as a whole, so one that is killed leaves the
+    old file or the new one. The processes of a run write the same entry. No entry is ever removed.
     Give each run and each branch its own file, in the folder of its checkpoints: two runs that
     write at once lose an entry. A branch begins with a copy of the file of its run.
 
@@ -89,14 +91,14 @@ def check_resume_file(
     ValueError: ...curve.json: the run cannot resume at step 550: ...
     """
     checks.boolean("strict", strict)
-    new_entry = _Entry(checks.at_least("step", step, 0), read_records("record", record))
+    new_entry = _Entry(checks.at_least("step", step, 0, A_STEP), read_records("record", record))
     text = os.fspath(path)
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", text):  # `Path` shortens gs://bucket to gs:/bucket
         raise ValueError(f"path = {text!r} is a URL: pass the path of a file that can be opened")
     file = Path(text).expanduser().resolve()  # of a link, the file itself, because it is replaced
     history = _read_history(file)
     if history and history[-1].records == new_entry.records and history[-1].step <= new_entry.step:
-        return
+        return  # without a write, because the folder may be read-only
     # Before the write, since a warning may be an error.
     _compare_with_history(file, history, new_entry, strict=strict)
     _write_history(file, [*history, new_entry])
@@ -116,11 +118,15 @@ def _compare_with_history(
             )
         return
     # With a clock, now or before, updates may have been made at this step.
-    last_step = step if may_share_steps([*history[-1].records, *records]) else step - 1
+    has_clock = may_share_steps([*history[-1].records, *records])
+    last_step = step if has_clock else step - 1
     if last_step >= 0:
         in_force = _records_at(history, last_step)
         owner = StateOwner(f"{file}: the run", "pass strict=False to check_resume_file")
-        for message in compare_runs(in_force, records, step, owner, strict=strict):
+        is_step_used = may_share_steps([*in_force, *records])
+        for message in compare_runs(
+            in_force, records, step, owner, is_step_used=is_step_used, strict=strict
+        ):
             warn(message)
     if step == 0:
         warn(
@@ -175,5 +181,11 @@ def _write_history(file: Path, history: Sequence[_Entry]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     # The processes of a run write at once, and each needs a different name.
     new = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
-    new.write_text(json.dumps(_FORMAT.build(entries=entries)) + "\n", encoding="utf-8")
-    new.replace(file)
+    try:
+        new.write_text(json.dumps(_FORMAT.build(entries=entries)) + "\n", encoding="utf-8")
+        new.replace(file)
+    except PermissionError as error:
+        advice = "copy the file, if there is one, to a writable folder, and pass that path"
+        raise PermissionError(error.errno, f"{error.strerror}: {advice}", str(file)) from None
+    finally:
+        new.unlink(missing_ok=True)

@@ -18,6 +18,8 @@ from plateau_jax.runs.record import Record, read_records, shortest_decimal
 SavedRecords = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A record, or one for each parameter group."""
 
+A_STEP = "be an integer; of a vmapped or replicated state, pass one count, such as count[0]"
+
 
 class ResumedRun(NamedTuple):
     """How a saved run continues."""
@@ -49,7 +51,8 @@ def resume(
         updates: The number of updates in the state; -1 if a scheduler waits for its turn in a
             `SequentialLR`.
         now: The record of each parameter group. A state may have fewer: those of the first ones.
-        bases: The present base of each group, which continues if the state has none.
+        bases: The present base of each group, which continues if the state has none, as one that a
+            program made from that of a `lambda_lr` (docs/training_step.md).
         clock: The clock of all of them.
         owner: Whose state it is.
         strict: False to continue in spite of differences that are errors.
@@ -72,7 +75,10 @@ def resume(
         unit = cast("dict[str, Any]", saved_clock)["unit"]
     is_same = not clocks_differ(saved_clock, clock.to_plain())
     position = read_position(state, updates, unit)
-    warnings = compare_runs(records, now, position.step, owner, strict=strict)
+    is_step_used = _is_step_used(position, has_rules=isinstance(saved_clock, list))
+    warnings = compare_runs(
+        records, now, position.step, owner, is_step_used=is_step_used, strict=strict
+    )
     if "records" not in state and records:
         warnings.append(
             f"{owner.subject} was saved by a scheduler without a curve: this curve continues at "
@@ -99,6 +105,16 @@ def _read_saved(state: Mapping[str, Any]) -> list[Record]:
         if records[index].peak_value is None:
             records[index] = records[index]._replace(peak_value=shortest_decimal(peak))
     return records
+
+
+def _is_step_used(position: Position, *, has_rules: bool) -> bool:
+    """Return True if updates were made at the step of the curve that comes next.
+
+    An update with a count of 0 leaves a trace only at step 0.
+    """
+    updates, step = max(position.updates, 0), position.step
+    has_update_at_0 = step == 0 and updates > 0
+    return position.rest > 0 or has_update_at_0 or (has_rules and step != updates)
 
 
 def check_resume(
@@ -160,7 +176,7 @@ def check_resume(
     ValueError: the run cannot resume at step 40: it was saved with total_steps=100, now 200, ...
     """
     checks.boolean("strict", strict)
-    number = checks.at_least("step", step, 0)
+    number = checks.at_least("step", step, 0, A_STEP)
     current = read_records("now", now)
     if saved is None:
         if number > 0 or may_share_steps(current):
@@ -171,5 +187,8 @@ def check_resume(
         return
     records = read_records("saved", saved)
     owner = StateOwner("the run", "pass strict=False to check_resume")
-    for message in compare_runs(records, current, number, owner, strict=strict):
+    is_step_used = may_share_steps([*records, *current])
+    for message in compare_runs(
+        records, current, number, owner, is_step_used=is_step_used, strict=strict
+    ):
         warn(message)

@@ -8,7 +8,7 @@ It has the entries of its kind, and no others. A state with a different number, 
 with an unknown one was saved by a different version.
 """
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
@@ -55,13 +55,23 @@ class Format(Generic[State]):
         Raises:
             KeyError: It has no kind.
             TypeError: It is of a different kind.
-            ValueError: A different version saved it.
+            ValueError: A different version saved it, or it is a checkpoint with such a state.
         """
         if not self.is_of(state):
+            check_is_not_around(name, state, self.is_of)
             kind: Any = state["kind"]
             raise TypeError(self.advice.get(kind, f"its kind is {checks.short_repr(kind)}"))
         self.check_version(name, state)
         return cast("State", state)
+
+
+def check_is_not_around(
+    name: str, state: Mapping[str, Any], is_wanted: Callable[[Any], bool]
+) -> None:
+    """Raise a ValueError if a state is a whole checkpoint, with the wanted state in an entry."""
+    for key, entry in state.items():
+        if is_wanted(entry):
+            raise ValueError(f"{name} is a whole checkpoint: load the state in it, {name}[{key!r}]")
 
 
 def check_entries(name: str, state: Mapping[str, Any], required: Collection[str]) -> None:

@@ -1,6 +1,8 @@
 """The history of a run in a file: what it accepts, and what it survives."""
 
+import errno
 import json
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -188,16 +190,32 @@ def test_path_that_is_a_url():
         check_resume_file(Path("gs://bucket/curve.json"), RECORD, 0)
 
 
-def test_failed_write_leaves_the_file(path):
+def test_read_only_folder(path):
     """Nothing needs to be written for the same record."""
     check_resume_file(path, RECORD, 0)
     with patch.object(Path, "replace", side_effect=PermissionError(13, "Permission denied")):
         check_resume_file(path, RECORD, 40)
         with pytest.raises(PermissionError):
             check_resume_file(path, COOLED, 30)
-    assert steps_in(path) == [0]
-    check_resume_file(path, COOLED, 30)
-    assert steps_in(path) == [0, 30]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("operation", ["write_text", "replace"])
+@pytest.mark.parametrize("first", [True, False])
+def test_failed_write_leaves_the_file(path, error, operation, first):
+    entries = []
+    names = []
+    step = 0
+    if not first:
+        check_resume_file(path, RECORD, 0)
+        entries = [0]
+        names = ["curve.json"]
+        step = 30
+    with patch.object(Path, operation, side_effect=error), pytest.raises(type(error)):
+        check_resume_file(path, COOLED, step)
+    assert [file.name for file in path.parent.iterdir()] == names
+    check_resume_file(path, COOLED, step)
+    assert steps_in(path) == [*entries, step]
 
 
 # Several processes.
@@ -241,3 +259,16 @@ def test_run_that_lost_its_entry_cannot_resume(path):
     records.remove(kept)
     with pytest.raises(ValueError, match="cannot resume at step 40: it was saved with"):
         check_resume_file(path, records[0], 40)
+
+
+def test_folder_that_cannot_be_written(tmp_path):
+    path = tmp_path / "curve.json"
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "curve.json.b87df")
+    with (
+        patch.object(Path, "replace", side_effect=denied),
+        pytest.raises(PermissionError) as caught,
+    ):
+        check_resume_file(path, RECORD, 0)
+    assert caught.value.filename == str(path)
+    assert "copy the file" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     CosineAnnealingLR,
+    LambdaLR,
     OneCycleLR,
     ReduceLROnPlateau,
     SequentialLR,
@@ -212,11 +213,20 @@ def test_state_of_reduce_on_plateau(scheduler):
     scheduler.rejects(plateau.state_dict(), "no base_lrs", *instead)
 
 
+@pytest.mark.parametrize("name", ["scheduler", "follower"])
+def test_whole_checkpoint(name):
+    saved = Saved(name)
+    checkpoint = {"optimizer": {}, "schedule": saved.state}
+    saved.rejects(checkpoint, "a whole checkpoint: ", "state_dict['schedule']")
+
+
 def test_state_of_something_else(scheduler):
-    for state in ({"base_lrs": [0.1]}, {"_schedulers": []}, {"model": {}, "optimizer": {}}):
+    for state in ({"base_lrs": [0.1]}, {"_schedulers": []}):
         scheduler.rejects(state, "not the state of a scheduler: it has no 'last_epoch'")
     damaged = {"last_epoch": 3, "base_lrs": None}
     scheduler.rejects(damaged, "base_lrs = None must be a list with the peak of each group")
+    of_torch = ChainedScheduler([LambdaLR(optimizer_with([0.1]), float)]).state_dict()
+    scheduler.rejects({"epoch": 3, "lr_scheduler": of_torch}, "state_dict['lr_scheduler']")
     optimizer = optimizer_with([0.1, 0.1])
     chain = ChainedScheduler([lambda_lr(optimizer, CURVE), lambda_lr(optimizer, CURVE)])
     part = "has 2 states of the kind 'scheduler': load the one that continues"
@@ -248,6 +258,7 @@ def test_state_in_a_chain_is_compared():
     [
         ("scheduler", "last_epoch", -2),
         ("scheduler", "offset", -20),
+        ("scheduler", "consumed", 77),
         ("scheduler", "peak_was_set", None),
         ("scheduler", "in_charge", 1),
         ("scheduler", "in_charge", [True]),
@@ -266,6 +277,16 @@ def test_impossible_value_of_an_entry(name, entry, value):
     saved = Saved(name)
     assert entry in saved.state
     saved.rejects(saved.state | {entry: value}, entry)
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"), [("stale", -2), ("stale", 1.5), ("total", None), ("best", NAN)]
+)
+def test_impossible_number_in_the_state_of_a_hold_rule(entry, value):
+    saved = Saved("held")
+    (state,) = saved.state["hold"]
+    damaged = saved.state | {"hold": [state | {entry: value}]}
+    saved.rejects(damaged, f"hold.{entry} = {value} must ")
 
 
 # States of a different curve, at step 40. The message shows at most two differences.

@@ -271,9 +271,9 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         optimizer, it is loaded into the first ones.
 
         A different curve is accepted if it has the same values at every step before the saved one
-        (`Curve.same_until`). With a clock, updates may have been made at that step already, so the
-        value there must be the same too, unless the saved curve ends there. A `DataClock` may have
-        a different `count`.
+        (`Curve.same_until`). With a clock, updates may have been made at that step already. If the
+        state shows this, the value there must be the same too, unless the saved curve ends there. A
+        `DataClock` may have a different `count`.
 
         If the state is that of a `ChainedScheduler` or `SequentialLR` with a `lambda_lr`, the state
         of the `lambda_lr` is loaded. The state of a scheduler without a curve, torch's or

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict, cast
 
 from plateau_jax.arguments import checks
-from plateau_jax.saved_states.formats import Format
+from plateau_jax.saved_states.formats import Format, check_is_not_around
 from torch_bridge.groups.options import as_number, bases_per_group
 
 
@@ -85,6 +85,7 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     if "kind" in first:
         SCHEDULER_FORMAT.read("state_dict", first)  # raises an error that says what it is
     if updates is None:
+        check_is_not_around("state_dict", state, _is_of_scheduler)
         raise KeyError("last_epoch")
     if "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
@@ -109,6 +110,10 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
         "peak_was_set": False,
         "in_charge": [updates >= 0] * len(peaks),
     }
+
+
+def _is_of_scheduler(value: Any) -> bool:
+    return isinstance(value, Mapping) and ("last_epoch" in value or "_schedulers" in value)
 
 
 def _instead(last_epoch: int | str) -> str:
