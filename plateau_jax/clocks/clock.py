@@ -13,9 +13,6 @@ from plateau_jax.saved_states.storable import Storable
 MAX_CONSUMED = 2**62
 """The largest unit, and the largest sum of counts: `TrainStep` counts in int64 on the device."""
 
-MAX_COUNT = MAX_CONSUMED - 1
-"""The largest count of an update: `MAX_CONSUMED` plus such a count fits into int64."""
-
 
 @dataclass(frozen=True)
 class DataClock(Storable, kind="data"):
@@ -68,7 +65,8 @@ class DataClock(Storable, kind="data"):
     def __init__(self, unit: Count, count: Count | None = None) -> None:
         unit = checks.count("unit", unit, 1, MAX_CONSUMED)
         if count is not None:
-            count = checks.count("count", count, 1, MAX_COUNT)
+            # Less than `MAX_CONSUMED`, so that the sum of the two fits into int64.
+            count = checks.count("count", count, 1, MAX_CONSUMED - 1)
         vars(self).update(unit=unit, count=count)
 
 
@@ -103,11 +101,12 @@ def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
 
     Raises:
         TypeError: It is neither a `DataClock` nor a rule nor a list of rules.
-        ValueError: The list is empty; the curves follow a batch plan in a different unit; with
-            rules the curves differ, or a `HoldUntilFlat` finds no plateau.
+        ValueError: The curves follow a batch plan in a different unit; with rules the curves
+            differ, or a `HoldUntilFlat` finds no plateau.
     """
-    if clock is None:
-        clock = _clock_of_batch_plan(curves)
+    units = [curve.unit for curve in curves if curve.unit is not None]
+    if clock is None and units:
+        clock = DataClock(units[0])
     if isinstance(clock, DataClock):
         checked = CheckedClock(clock.unit, clock.count)
     elif clock is None:
@@ -115,20 +114,13 @@ def check_clock(clock: Any, curves: Sequence[Curve]) -> CheckedClock:
     else:
         rules = _check_rules(clock, curves)
         checked = CheckedClock(rules=rules, flat_starts=frozenset(curves[0].flat_starts))
-    for curve in curves:
-        if curve.unit is not None and curve.unit != checked.unit:
-            reason = "because the curve follows a batch plan in this unit"
-            requirement = f"be DataClock({curve.unit}), {reason}"
+    for unit in units:
+        if unit != checked.unit:
+            requirement = (
+                f"be DataClock({unit}), because the curve follows a batch plan in this unit"
+            )
             raise ValueError(checks.must("clock", clock, requirement))
     return checked
-
-
-def _clock_of_batch_plan(curves: Sequence[Curve]) -> DataClock | None:
-    """Return the clock of the first curve that follows a batch plan, or None."""
-    for curve in curves:
-        if curve.unit is not None:
-            return DataClock(curve.unit)
-    return None
 
 
 def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[AnyHoldRule, ...]:
@@ -139,10 +131,6 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[AnyHoldRule, ...]
         names = ", ".join(f"a {rule.__name__}" for rule in HOLD_RULE_CLASSES)
         allowed = f"be a DataClock, {names}, or a list of such rules"
         raise TypeError(checks.must("clock", clock, allowed))
-    if not rules:
-        raise ValueError("clock is an empty list: leave it out to count updates")
-    if not curves:
-        raise ValueError("with a hold rule as clock, there must be a parameter group")
     if any(curve != curves[0] for curve in curves):
         raise ValueError(
             "with a hold rule as clock, all parameter groups must follow the same curve"
@@ -150,12 +138,3 @@ def _check_rules(clock: Any, curves: Sequence[Curve]) -> tuple[AnyHoldRule, ...]
     for rule in rules:
         rule._check_curve(curves[0])
     return rules
-
-
-def check_consumed(consumed: int) -> int:
-    """Return the samples or tokens that a run consumed; raise a ValueError if they are too many."""
-    if consumed > MAX_CONSUMED:
-        raise ValueError(
-            f"the run would have consumed {consumed} samples or tokens, more than {MAX_CONSUMED}"
-        )
-    return consumed

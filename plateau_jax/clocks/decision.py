@@ -47,16 +47,6 @@ def decide(
 
     Returns:
         (states, is_held), where `is_held` is a bool.
-
-    >>> import numpy as np
-    >>> from plateau_jax import HoldBelow
-    >>> rule = HoldBelow(0.5, 2)
-    >>> states, step = (rule._initial_state(),), 0
-    >>> for metric in (0.9, 0.4, 0.3, 0.2):
-    ...     states, is_held = decide(HOST, (rule,), states, False, np.float32(metric))
-    ...     step += not is_held
-    >>> step
-    2
     """
     is_finite = abs(metric) < math.inf
     # Zero adds nothing to a sum. The metric may itself be a product, so this `where` is needed even

@@ -20,7 +20,7 @@ class HoldRule(Storable, ABC):
     """A rule that may hold the curve at its step after an update.
 
     The state of a rule is a NamedTuple of int32 and float32 scalars. A saved state has the names of
-    the fields. No integer may fall below its initial value.
+    the fields.
 
     In a training run, `decide` calls `_update` of each rule after every applied update, and then
     `_after_step`. Both are traced and captured: the comments at the top of this file apply.
@@ -59,11 +59,8 @@ class HoldRule(Storable, ABC):
     def _after_step(self, xp: Any, state: Any, stays_held: Any) -> Any:
         """Return the state for the next update, after all rules have decided.
 
-        Args:
-            xp: As in `decide`.
-            state: The state that `_update` returned.
-            stays_held: bool: True if the step of this update is the first of a plateau, and a rule
-                holds the curve there.
+        `stays_held` is True if the step of this update is the first of a plateau, and a rule holds
+        the curve there.
         """
         return state
 
@@ -89,12 +86,7 @@ class Reading(NamedTuple):
 def add_to_reading(xp: Any, rule: HoldRule, state: Any, metric: Any, is_finite: Any) -> Reading:
     """Return the reading with the metric of this update, if that is finite.
 
-    Args:
-        xp: As in `decide`.
-        rule: The rule, which has `every`, the number of metrics in a reading.
-        state: The rule's state, with the fields `filled` and `total` of a `Reading`.
-        metric: As in `HoldRule._update`.
-        is_finite: As in `HoldRule._update`.
+    The rule's state has the fields `filled` and `total` of a `Reading`.
     """
     if rule.every == 1:
         return Reading(state.filled, state.total, metric, is_finite)

@@ -9,13 +9,14 @@ A position is a value. The host and JAX move it with `advance`: on the host a st
 an array that may be traced. A `TrainStep` counts on the device instead, with the same `decide`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from plateau_jax.arguments import checks
-from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock, check_consumed
+from plateau_jax.clocks.clock import MAX_CONSUMED, CheckedClock
 from plateau_jax.clocks.decision import HOST, decide
 from plateau_jax.clocks.rules import AnyHoldRule
 from plateau_jax.saved_states.formats import check_entries
@@ -74,19 +75,20 @@ def start_position(clock: CheckedClock, updates: int = 0, step: int = 0) -> Posi
     return Position(updates, step, 0, tuple(rule._initial_state() for rule in clock.rules))
 
 
-def position_after(clock: CheckedClock, updates: int, argument: str, alternative: str) -> Position:
+def position_after(clock: CheckedClock, updates: int, argument: str) -> Position:
     """Return the position of a run of which only the number of updates is known.
 
-    The error names the `argument` with this number, and ends with an `alternative` to it.
+    The error names the `argument` with this number.
     """
     if clock.unit is None:
         return start_position(clock, updates, updates)
     if updates and clock.count is None:
         raise ValueError(
             f"{argument} with DataClock({clock.unit}): the number of updates does not say how much "
-            f"they consumed. Write DataClock({clock.unit}, count=n) if each consumed n{alternative}"
+            f"they consumed. Write DataClock({clock.unit}, count=n) if each consumed n; or leave "
+            "this argument out, and call load_state_dict"
         )
-    step, rest = divmod(check_consumed(updates * (clock.count or 0)), clock.unit)
+    step, rest = divmod(updates * (clock.count or 0), clock.unit)
     return Position(updates, step, rest)
 
 
@@ -107,10 +109,13 @@ def advance_on_host(clock: CheckedClock, position: Position, count: Any, metric:
         )
     if clock.unit is not None:
         count = _check_count(clock.unit, clock.count if count is None else count)
-        check_consumed(position.consumed(clock) + count)
     if not clock.rules:
         return advance(HOST, clock, position, count=count)
-    metric = _metric_number(metric)
+    if metric is None:
+        raise TypeError(
+            "with a hold rule, step() needs the metric of the update: step(metric=loss)"
+        )
+    metric = checks.metric("metric", metric)
     with np.errstate(all="ignore"):
         starts_plateau = position.step in clock.flat_starts
         return advance(HOST, clock, position, metric=metric, starts_plateau=starts_plateau)
@@ -124,22 +129,7 @@ def _check_count(unit: int, count: Any) -> int:
             "on the lambda_lr itself and not on its wrapper; or, if it is always n, write "
             f"DataClock({unit}, count=n)"
         )
-    if checks.is_not_real(count):  # operator.index accepts torch's tensors of bool
-        raise TypeError(f"count = {checks.short_repr(count)} must be an integer")
     return checks.at_least("count", count, 0)
-
-
-def _metric_number(metric: Any) -> np.float32:
-    if metric is None:
-        raise TypeError(
-            "with a hold rule, step() needs the metric of the update: step(metric=loss)"
-        )
-    # NumPy reads neither torch's bfloat16 nor a tensor that needs gradients.
-    if getattr(metric, "ndim", None) == 0:
-        metric = metric.item()
-    elif hasattr(metric, "detach"):
-        metric = metric.detach()  # `checks.metric` rejects it
-    return checks.metric("metric", metric)
 
 
 # Saved positions.
@@ -173,18 +163,16 @@ def read_position(state: Mapping[str, Any], updates: int, unit: int | None) -> P
         unit: The unit of the clock that the state was saved with.
 
     Raises:
-        ValueError: A number is impossible, or a different version saved the state.
+        TypeError, ValueError: A number is impossible.
     """
-    rest = 0
     unused = "consumed" if unit is None else "offset"
     if state.get(unused) is not None:
         raise ValueError(f"state_dict has {unused} = {checks.short_repr(state[unused])}, not None")
     if unit is None:
         begun = max(updates, 0)
-        step = begun + checks.at_least("offset", state["offset"], -begun)
-    else:
-        consumed = checks.in_range("consumed", state["consumed"], 0, MAX_CONSUMED)
-        step, rest = divmod(consumed, checks.at_least("unit", unit, 1))
+        return Position(updates, begun + checks.at_least("offset", state["offset"], -begun))
+    consumed = checks.in_range("consumed", state["consumed"], 0, MAX_CONSUMED)
+    step, rest = divmod(consumed, checks.at_least("unit", unit, 1))
     return Position(updates, step, rest)
 
 
@@ -203,13 +191,9 @@ def _read_rule_state(saved: Any, rule: AnyHoldRule) -> Any:
     values: dict[str, Any] = {}
     for name, first in initial._asdict().items():
         value = saved[name]
-        is_count = first.dtype == np.int32
-        possible = type(value) is int and first <= value <= checks.MAX_STEP
-        if not is_count:
-            possible = type(value) is float and value == value
-        if not possible:
-            raise ValueError(
-                f"state_dict has {saved} in hold, which is not a state of the rule {rule}"
-            )
+        if first.dtype == np.int32:
+            value = checks.in_range(("hold", name), value, first.item(), checks.MAX_STEP)
+        elif type(value) is not float or math.isnan(value):
+            raise ValueError(checks.must(("hold", name), value, "be a number"))
         values[name] = type(first)(value)
     return type(initial)(**values)

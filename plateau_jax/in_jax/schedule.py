@@ -46,8 +46,7 @@ def multiplier(table: Table, step: ArrayLike) -> jax.Array:
         float32 in [0, 1] of the same shape as `step`, with x64 on or off.
 
     Raises:
-        TypeError: A step is not an integer (bool, float); `table` is not a single table, or has a
-            column that is not int32.
+        TypeError: A step is not an integer (bool, float); or `table` is not a single table.
 
     >>> import jax.numpy as jnp
     >>> from plateau_jax import PlateauCurve, multiplier
@@ -57,11 +56,6 @@ def multiplier(table: Table, step: ArrayLike) -> jax.Array:
     """
     if not isinstance(table, Table) or jnp.ndim(table.begin) != 1:
         raise TypeError("table must be one table, curve.table; a table from stack is for jax.vmap")
-    for name, column in table._asdict().items():
-        if jnp.result_type(column) != np.int32:
-            raise TypeError(
-                f"table.{name} is of {column.dtype}; it must be of int32, as in curve.table"
-            )
     return _multiplier(table, _check_steps(step))
 
 
@@ -213,10 +207,10 @@ def check_peak(value: Any) -> Any:
     try:
         return checks.peak("peak_value", peak)
     except ValueError as error:
-        if peak < 0:  # as for optax.scale and optax.scale_by_schedule
-            sign = "optax.scale_by_learning_rate(schedule) and scale_by_curve add the minus sign"
-            raise ValueError(f"{error}: {sign}") from None
-        raise
+        if not peak < 0:
+            raise
+        sign = "optax.scale_by_learning_rate(schedule) and scale_by_curve add the minus sign"
+        raise ValueError(f"{error}: {sign}") from None
 
 
 def _check_precision(peak: Any) -> None:

@@ -29,22 +29,12 @@ int32."""
 
 
 class ScaleByCurveState(NamedTuple):
-    """The state of `scale_by_curve`: arrays without dimensions.
-
-    >>> from plateau_jax import PlateauCurve
-    >>> scale_by_curve(PlateauCurve(10), 0.5).init({})
-    ScaleByCurveState(curve_step=Array(0, dtype=int32), rest=None, hold=(),
-    learning_rate=Array(0.5, dtype=float32))
-    """
+    """The state of `scale_by_curve`, which describes its fields: arrays without dimensions."""
 
     curve_step: Any
-    """int32: the step of the curve that gives the next update's learning rate."""
     rest: Any
-    """int32: with a `DataClock`, consumed = curve_step · unit + rest; otherwise None."""
     hold: tuple[Any, ...]
-    """The state of each hold rule, int32 and float32; () without hold rules."""
     learning_rate: Any
-    """float32: the learning rate of the last update, or of step 0 before the first."""
 
 
 def scale_by_curve(
@@ -101,8 +91,8 @@ def scale_by_curve(
         - `curve_step`: int32, the step of the next update.
         - `rest`: int32, with a `DataClock` the consumed samples or tokens that do not yet fill a
           unit; otherwise None.
-        - `hold`: The states of the hold rules.
-        - `learning_rate`: float32, that of the last update.
+        - `hold`: The state of each hold rule, a named tuple of int32 and float32; () without rules.
+        - `learning_rate`: float32, that of the last update; before the first, that of step 0.
 
     Raises:
         TypeError: As for `optax_schedule`; or `clock` is not a clock. From `update`:
@@ -141,7 +131,10 @@ def scale_by_curve(
         if amount is not None and amount > _MAX_JAX_COUNT:
             limit = f"be at most {_MAX_JAX_COUNT} in JAX"
             raise ValueError(checks.must(("clock", name), amount, limit))
-    initial_rule_states = start_position(checked).rule_states
+    rest = None if checked.unit is None else np.int32(0)
+    rule_states = start_position(checked).rule_states
+    initial = ScaleByCurveState(np.int32(0), rest, rule_states, np.float32(0))
+    structure = jax.tree.structure(initial)
     flat_starts = np.array(sorted(checked.flat_starts), np.int32)
 
     # The total of a run may exceed int32, and without x64 JAX has no wider integers. So the state
@@ -164,12 +157,7 @@ def scale_by_curve(
         return ScaleByCurveState(step, rest, moved.rule_states, state.learning_rate)
 
     def init(params: optax.Params) -> ScaleByCurveState:
-        curve_step = jnp.zeros((), "int32")
-        rest = None
-        if checked.unit is not None:
-            rest = jnp.zeros((), "int32")  # not the same array, because the state may be donated
-        rule_states: Any = jax.device_put(initial_rule_states)
-        return ScaleByCurveState(curve_step, rest, rule_states, schedule(0))
+        return jax.device_put(initial)._replace(learning_rate=schedule(0))
 
     def update(
         updates: optax.Updates,
@@ -180,7 +168,12 @@ def scale_by_curve(
         value: Any = None,
         **_: Any,
     ) -> tuple[Any, ScaleByCurveState]:
-        _check_state(state, initial_rule_states, counts_data=checked.unit is not None)
+        if jax.tree.structure(state) != structure:
+            requirement = (
+                "belong to a transformation with the same clock, and consist of its named tuples: "
+                "restore a checkpoint into tx.init(params)"
+            )
+            raise ValueError(checks.must("state", state, requirement))
         count = _check_count(count, checked)
         metric = None
         if checked.rules:
@@ -199,22 +192,6 @@ def _scale(updates: optax.Updates, lr: jax.Array) -> Any:
         return (-lr).astype(leaf.dtype) * leaf
 
     return jax.tree.map(scale_leaf, updates)
-
-
-def _check_state(state: Any, initial_rule_states: tuple[Any, ...], *, counts_data: bool) -> None:
-    """Raise a ValueError for a state of a different clock, or one restored without named tuples."""
-    hold: Any = getattr(state, "hold", ())
-    if not isinstance(hold, tuple):
-        hold = (hold,)
-    types: list[type] = [type(state), *map(type, cast("tuple[Any, ...]", hold))]
-    expected = [ScaleByCurveState, *map(type, initial_rule_states)]
-    if types == expected and (state.rest is not None) == counts_data:
-        return
-    if not {dict, list, tuple}.isdisjoint(types):
-        requirement = "consist of named tuples: restore the checkpoint into tx.init(params)"
-    else:
-        requirement = "belong to a transformation with the same clock"
-    raise ValueError(checks.must("state", state, requirement))
 
 
 def _check_count(count: Any, clock: CheckedClock) -> Any:

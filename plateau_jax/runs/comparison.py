@@ -50,7 +50,6 @@ def compare_runs(
     step: int,
     owner: StateOwner,
     *,
-    is_peak_used: bool,
     is_step_used: bool,
     strict: bool,
 ) -> list[str]:
@@ -70,7 +69,7 @@ def compare_runs(
         differences = [_Difference("number of groups", problem, continues)]
     else:
         differences = [_clock_difference(saved, now, step)]
-        if is_peak_used:
+        if step > 0 or is_step_used or owner.keeps_saved_base:
             differences.append(_peak_difference(saved, now, owner))
         differences.append(_curve_difference(saved, now, step, is_step_used=is_step_used))
     warnings: list[str] = []
@@ -87,6 +86,11 @@ def compare_runs(
     return warnings
 
 
+def may_share_steps(records: Sequence[Record]) -> bool:
+    """Return True if several updates may have used the same step, because there is a clock."""
+    return any(record.clock is not None for record in records)
+
+
 # The first difference of each kind; None if there is none.
 
 
@@ -96,11 +100,9 @@ def _clock_difference(
     for before, record in zip(saved, now, strict=True):
         # Compared as plain values: a library that stores [0.3, 5] as floats returns 5.0.
         if clocks_differ(before.clock, record.clock):
-            arguments = _differing_arguments(before.clock, record.clock, ("clock",))
-            # Empty if a damaged clock has an additional argument whose value is None.
-            shown = "; ".join(arguments) or _show_change(("clock",), before.clock, record.clock)
+            arguments = _show_changes(before.clock, record.clock, ("clock",))
             continues = f"The run continues at step {step} of the curve, with a fresh clock"
-            return _Difference("clock", f"it was saved with {shown}", continues)
+            return _Difference("clock", f"it was saved with {arguments}", continues)
     return None
 
 
@@ -153,7 +155,7 @@ def _curve_difference(
         values = "values"
         if len(now) > 1:
             values += f" of group {index}"
-        arguments = _show_differing_arguments(saved_curve, curve)
+        arguments = _show_changes(saved_curve.to_dict(), curve.to_dict())
         problem = f"it was saved with {arguments}, and the {values} differ from step {first} on"
         remedy = ""
         if curve.total_steps > saved_curve.total_steps:
@@ -170,41 +172,34 @@ def _value_changes(saved: Curve, current: Curve, step: int) -> bool:
     return saved(step) != current(step)
 
 
-def _show_differing_arguments(saved: Curve, current: Curve) -> str:
+def _show_changes(saved: Any, current: Any, path: Path = ()) -> str:
     """Return the first two arguments that differ, as "argument=saved, now current"."""
-    differing = list(_differing_arguments(saved.to_dict(), current.to_dict()))
-    if len(differing) > 2:
-        differing = [*differing[:2], "…"]
-    return "; ".join(differing)
+    changes = list(_changes(saved, current, path))
+    if len(changes) > 2:
+        changes = [*changes[:2], "…"]
+    return "; ".join(changes)
 
 
-def _differing_arguments(saved: Any, current: Any, path: Path = ()) -> Iterator[str]:
-    """Yield what differs between the plain values of two curves or clocks, also in nested curves.
+def _changes(saved: Any, current: Any, path: Path) -> Iterator[str]:
+    """Yield what differs between the plain values of two curves or clocks, also in nested ones.
 
     Of different kinds, only the kind is shown; of a list, only the first item that differs.
     """
     if saved == current:
         return
     if isinstance(saved, dict) and isinstance(current, dict):
-        names: list[str] = list(
-            {**cast("dict[str, Any]", saved), **cast("dict[str, Any]", current)}
-        )
-        if saved.get("kind") != current.get("kind"):
+        before, now = cast("dict[str, Any]", saved), cast("dict[str, Any]", current)
+        names = [*{**before, **now}]
+        if before.get("kind") != now.get("kind"):
             names = ["kind"]
         for name in names:
-            yield from _differing_arguments(saved.get(name), current.get(name), (*path, name))
-    elif isinstance(saved, list) and isinstance(current, list):
+            yield from _changes(before.get(name), now.get(name), (*path, name))
+    elif isinstance(saved, list) and isinstance(current, list) and isinstance(path[-1], str):
         pairs = zip_longest(cast("list[Any]", saved), cast("list[Any]", current))
         for index, (before, now) in enumerate(pairs):  # None after the end of the shorter list
-            if before != now and isinstance(before, dict):
-                yield from _differing_arguments(before, now, (*path, index))
-                return
             if before != now:
-                yield _show_change((*path, index), before, now)
+                yield from _changes(before, now, (*path, index))
                 return
-    else:
-        yield _show_change(path, saved, current)
-
-
-def _show_change(path: Path, saved: Any, current: Any) -> str:
-    return Message(path, f"={checks.short_repr(saved)}, now {checks.short_repr(current)}")
+    else:  # also a stage or a plateau, as a whole
+        change = f"={checks.short_repr(saved)}, now {checks.short_repr(current)}"
+        yield Message(path, change)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,20 +10,10 @@ from typing import Any, NamedTuple, SupportsIndex, TypedDict
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.runs.comparison import StateOwner
+from plateau_jax.runs.comparison import StateOwner, compare_runs, may_share_steps
 from plateau_jax.runs.record import Record, dump_records, read_records
-from plateau_jax.runs.resume import (
-    SavedRecords,
-    check_step,
-    compare_records,
-    may_share_steps,
-    read_checked_records,
-)
-from plateau_jax.saved_states.formats import (
-    Format,
-    check_entries,
-    describe_error,
-)
+from plateau_jax.runs.resume import A_STEP, SavedRecords
+from plateau_jax.saved_states.formats import Format, check_entries, describe_error
 
 
 class _SavedHistory(TypedDict):
@@ -61,10 +50,10 @@ def check_resume_file(
         any other record            raises an error; with strict=False warns, and adds an entry
 
     A run may go back to an earlier step. It is then compared with the record that was in force
-    before that step. Later checkpoints that it leaves behind must be deleted: an entry contains
-    only a step, so a resume from one of them under the new record is accepted. With a clock, a run
-    may have made updates at step 0, so step 0 is compared too. If the file is missing at a step
-    above 0, a warning says so, and the history begins there.
+    before that step. Delete the later checkpoints that it leaves behind: an entry contains only a
+    step, so a resume from one of them under the new record is accepted. With a clock, a run may
+    have made updates at step 0, so step 0 is compared too. If the file is missing at a step above
+    0, a warning says so, and the history begins there.
 
     Each process that adds an entry replaces the file as a whole, so one that is killed leaves the
     old file or the new one. The processes of a run write the same entry. No entry is ever removed.
@@ -102,56 +91,50 @@ def check_resume_file(
     ValueError: ...curve.json: the run cannot resume at step 550: ...
     """
     checks.boolean("strict", strict)
-    new_entry = _Entry(check_step(step), read_checked_records("record", record))
-    if not isinstance(path, str | bytes | os.PathLike):
-        raise TypeError(checks.must("path", path, "be the path of a file"))
-    text = os.fsdecode(path)
+    new_entry = _Entry(checks.at_least("step", step, 0, A_STEP), read_records("record", record))
+    text = os.fspath(path)
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", text):  # `Path` shortens gs://bucket to gs:/bucket
         raise ValueError(f"path = {text!r} is a URL: pass the path of a file that can be opened")
     file = Path(text).expanduser().resolve()  # of a link, the file itself, because it is replaced
-    if file.exists() and not file.is_file():
-        raise ValueError(f"path = {text!r} is not a file: pass a path such as run/curve.json")
     history = _read_history(file)
     if history and history[-1].records == new_entry.records and history[-1].step <= new_entry.step:
         return  # without a write, because the folder may be read-only
-    for message in _compare_with_history(file, history, new_entry, strict=strict):
-        warn(message)  # before the write, since it may raise an error
+    # Before the write, since a warning may be an error.
+    _compare_with_history(file, history, new_entry, strict=strict)
     _write_history(file, [*history, new_entry])
 
 
 def _compare_with_history(
     file: Path, history: Sequence[_Entry], new_entry: _Entry, *, strict: bool
-) -> list[str]:
-    """Return the warnings with which the run continues.
-
-    Raises:
-        ValueError: It cannot continue under these records.
-    """
+) -> None:
+    """Warn about a history that the run does not continue, or raise a ValueError."""
     step, records = new_entry
-    if not history and step == 0:
-        return []
     if not history:
-        message = (
-            f"{file} has no entry yet, so nothing shows whether the run has followed this curve "
-            f"before step {step}. Its history begins here. If the run, or the one that it branched "
-            "from, has such a file elsewhere, copy it to this path"
-        )
-        return [message]
-    warnings: list[str] = []
+        if step > 0:
+            warn(
+                f"{file} has no entry yet, so nothing shows whether the run has followed this "
+                f"curve before step {step}. Its history begins here. If the run, or the one that "
+                "it branched from, has such a file elsewhere, copy it to this path"
+            )
+        return
+    # With a clock, now or before, updates may have been made at this step.
+    has_clock = may_share_steps([*history[-1].records, *records])
+    last_step = step if has_clock else step - 1
+    if last_step >= 0:
+        in_force = _records_at(history, last_step)
+        owner = StateOwner(f"{file}: the run", "pass strict=False to check_resume_file")
+        is_step_used = may_share_steps([*in_force, *records])
+        for message in compare_runs(
+            in_force, records, step, owner, is_step_used=is_step_used, strict=strict
+        ):
+            warn(message)
     if step == 0:
-        warnings.append(
+        warn(
             f"{file} already has the history of a run, and a start at step 0 begins another: from "
             "now on, checkpoints are compared with this record. If the run should have resumed, "
             "delete the entry that this start adds to the file, and restore the checkpoint before "
             "this call. Give a new run its own file"
         )
-    # With a clock, now or before, updates may have been made at this step.
-    last_step = step if may_share_steps([*history[-1].records, *records]) else step - 1
-    if last_step >= 0:
-        in_force = _records_at(history, last_step)
-        owner = StateOwner(f"{file}: the run", "pass strict=False to check_resume_file")
-        warnings += compare_records(in_force, records, step, owner, strict=strict)
-    return warnings
 
 
 def _records_at(history: Sequence[_Entry], step: int) -> list[Record]:
@@ -171,56 +154,38 @@ def _records_at(history: Sequence[_Entry], step: int) -> list[Record]:
 
 
 def _read_history(file: Path) -> list[_Entry]:
-    """Read the entries of a file; without a file, there are none.
-
-    Raises:
-        ValueError: It is damaged, or was saved by a different version.
-    """
+    """Read the entries of a file; without a file, there are none."""
     try:
         state = _FORMAT.read(str(file), checks.parse_json(file.read_text(encoding="utf-8")))
-        if not isinstance(state["entries"], list):
-            raise TypeError("its entries must be a list")
         return [_read_entry(file, entry) for entry in state["entries"]]
     except FileNotFoundError:
         return []
     except OSError:
         raise
     except Exception as error:  # a wrong type can raise anything
-        raise ValueError(_damage_message(file, error)) from None
+        raise ValueError(
+            f"{file} is not the history of a run, or is damaged: {describe_error(error)}. Restore "
+            "it from a copy; or move it away, to resume without a comparison"
+        ) from None
 
 
 def _read_entry(file: Path, entry: dict[str, Any]) -> _Entry:
     check_entries(f"an entry of {file}", entry, _Entry._fields)
     step = checks.at_least("step", entry["step"], 0)
-    records = read_records(f"{file}: records", entry["records"])
-    return _Entry(step, records)
-
-
-def _damage_message(file: Path, error: Exception) -> str:
-    return (
-        f"{file} is not the history of a run, or is damaged: {describe_error(error)}. Restore it "
-        "from a copy; or move it away, to resume without a comparison"
-    )
+    return _Entry(step, read_records(f"{file}: records", entry["records"]))
 
 
 def _write_history(file: Path, history: Sequence[_Entry]) -> None:
-    """Replace the file."""
+    """Replace the file as a whole: a process that is killed leaves the old one or the new one."""
     entries = [{"step": step, "records": dump_records(records)} for step, records in history]
-    text = json.dumps(_FORMAT.build(entries=entries)) + "\n"
     file.parent.mkdir(parents=True, exist_ok=True)
     # The processes of a run write at once, and each needs a different name.
     new = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
     try:
-        with new.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if file.exists():
-            shutil.copymode(file, new)
+        new.write_text(json.dumps(_FORMAT.build(entries=entries)) + "\n", encoding="utf-8")
         new.replace(file)
-    except BaseException as error:
-        new.unlink(missing_ok=True)
-        if not isinstance(error, PermissionError):
-            raise
+    except PermissionError as error:
         advice = "copy the file, if there is one, to a writable folder, and pass that path"
         raise PermissionError(error.errno, f"{error.strerror}: {advice}", str(file)) from None
+    finally:
+        new.unlink(missing_ok=True)

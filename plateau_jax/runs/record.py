@@ -102,28 +102,17 @@ def dump_records(records: Sequence[Record]) -> list[dict[str, Any]]:
     ]
 
 
-def read_records(name: str, saved: Any, now: Sequence[Record] = ()) -> list[Record]:
-    """Read a saved record, or a list of records, one for each parameter group.
-
-    If the first one has the curve of the run `now`, this curve need not be built again.
-    """
+def read_records(name: str, saved: Any) -> list[Record]:
+    """Read a saved record, or a list of records, one for each parameter group."""
     if not isinstance(saved, list | tuple):
         return [_read_record(name, saved)]
     items = cast("Sequence[Any]", saved)
-    records: list[Record] = []
-    known: tuple[Any, Curve] | None = None
-    if now:
-        known = now[0].curve.to_dict(), now[0].curve
-    for index, item in enumerate(items):
-        label = name if len(items) == 1 else f"group {index} of {name}"
-        record = _read_record(label, item, known)
-        known = item["curve"], record.curve
-        records.append(record)
-    return records
+    if len(items) == 1:
+        return [_read_record(name, items[0])]
+    return [_read_record(f"group {index} of {name}", item) for index, item in enumerate(items)]
 
 
-def _read_record(name: str, record: Any, known: tuple[Any, Curve] | None = None) -> Record:
-    """Read a record; `known` is the curve of the one before, which groups often share."""
+def _read_record(name: str, record: Any) -> Record:
     try:
         if not isinstance(record, Mapping):
             raise TypeError("pass what resume_record returned, or a list of such records")
@@ -131,11 +120,8 @@ def _read_record(name: str, record: Any, known: tuple[Any, Curve] | None = None)
         peak_value: Any = saved["peak_value"]
         if peak_value is not None:
             peak_value = shortest_decimal(peak_value)
-        if known is not None and saved["curve"] == known[0]:
-            curve = known[1]  # a curve of many points takes long to build
-        else:
-            with suppress_warnings():  # the run that saved it has warned about it
-                curve = Curve.from_dict(saved["curve"])
+        with suppress_warnings():  # the run that saved it has warned about it
+            curve = Curve.from_dict(saved["curve"])
         return Record(curve, peak_value, saved["clock"])
     except Exception as error:  # a wrong type can raise anything
         shown = f"{name} = {checks.short_repr(record)}"

@@ -5,18 +5,20 @@ from typing import Any, NamedTuple, SupportsIndex, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
-from plateau_jax.clocks.clock import CheckedClock, check_consumed
+from plateau_jax.clocks.clock import CheckedClock
 from plateau_jax.clocks.position import (
     Position,
     read_position,
     read_rule_states,
     start_position,
 )
-from plateau_jax.runs.comparison import StateOwner, clocks_differ, compare_runs
+from plateau_jax.runs.comparison import StateOwner, clocks_differ, compare_runs, may_share_steps
 from plateau_jax.runs.record import Record, read_records, shortest_decimal
 
 SavedRecords = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A record, or one for each parameter group."""
+
+A_STEP = "be an integer; of a vmapped or replicated state, pass one count, such as count[0]"
 
 
 class ResumedRun(NamedTuple):
@@ -49,7 +51,8 @@ def resume(
         updates: The number of updates in the state; -1 if a scheduler waits for its turn in a
             `SequentialLR`.
         now: The record of each parameter group. A state may have fewer: those of the first ones.
-        bases: The present base of each group, which continues if the state has none.
+        bases: The present base of each group, which continues if the state has none, as one that a
+            program made from that of a `lambda_lr` (docs/training_step.md).
         clock: The clock of all of them.
         owner: Whose state it is.
         strict: False to continue in spite of differences that are errors.
@@ -57,10 +60,8 @@ def resume(
     Raises:
         ValueError: The run cannot continue, or the state is malformed.
     """
-    records = _read_saved(state, now)
-    has_too_many = len(records) > len(now)
-    has_none = len(now) > 0 and not records
-    if has_too_many or has_none:
+    records = _read_saved(state)
+    if len(records) > len(now) or (now and not records):
         raise ValueError(
             f"state_dict was saved with {len(records)} parameter groups, and there are {len(now)}: "
             "resume with those that the run had then"
@@ -72,17 +73,11 @@ def resume(
     unit: Any = None
     if isinstance(saved_clock, dict):
         unit = cast("dict[str, Any]", saved_clock)["unit"]
-    has_rules = isinstance(saved_clock, list)
     is_same = not clocks_differ(saved_clock, clock.to_plain())
     position = read_position(state, updates, unit)
+    is_step_used = _is_step_used(position, has_rules=isinstance(saved_clock, list))
     warnings = compare_runs(
-        records,
-        now,
-        position.step,
-        owner,
-        is_peak_used=position.updates > 0 or owner.keeps_saved_base,
-        is_step_used=_is_step_used(position, has_rules=has_rules),
-        strict=strict,
+        records, now, position.step, owner, is_step_used=is_step_used, strict=strict
     )
     if "records" not in state and records:
         warnings.append(
@@ -93,7 +88,6 @@ def resume(
         position = position._replace(rule_states=read_rule_states(state["hold"], clock.rules))
     else:  # the states of other rules are dropped, unread
         position = start_position(clock, position.updates, position.step)
-        check_consumed(position.consumed(clock))
     saved_bases = [
         base if record.peak_value is None else float(checks.peak("peak_value", record.peak_value))
         for record, base in zip(records, bases, strict=False)
@@ -101,12 +95,12 @@ def resume(
     return ResumedRun(position, saved_bases, warnings)
 
 
-def _read_saved(state: Mapping[str, Any], now: Sequence[Record]) -> list[Record]:
+def _read_saved(state: Mapping[str, Any]) -> list[Record]:
     """Return the saved record of each parameter group, with its base if the state has one."""
     peaks: Sequence[float] = state.get("base_lrs", ())
     if "records" not in state:
         return [Record(None, shortest_decimal(peak), None) for peak in peaks]
-    records = read_records("records", state["records"], now)
+    records = read_records("records", state["records"])
     for index, peak in enumerate(peaks):
         if records[index].peak_value is None:
             records[index] = records[index]._replace(peak_value=shortest_decimal(peak))
@@ -182,8 +176,8 @@ def check_resume(
     ValueError: the run cannot resume at step 40: it was saved with total_steps=100, now 200, ...
     """
     checks.boolean("strict", strict)
-    number = check_step(step)
-    current = read_checked_records("now", now)
+    number = checks.at_least("step", step, 0, A_STEP)
+    current = read_records("now", now)
     if saved is None:
         if number > 0 or may_share_steps(current):
             warn(
@@ -193,46 +187,8 @@ def check_resume(
         return
     records = read_records("saved", saved)
     owner = StateOwner("the run", "pass strict=False to check_resume")
-    for message in compare_records(records, current, number, owner, strict=strict):
+    is_step_used = may_share_steps([*records, *current])
+    for message in compare_runs(
+        records, current, number, owner, is_step_used=is_step_used, strict=strict
+    ):
         warn(message)
-
-
-def check_step(step: Any) -> int:
-    """Return the step of the curve at which a run resumes as a Python int."""
-    requirement = "be an integer"
-    if getattr(step, "shape", ()):
-        requirement += ": pass one count of a vmapped or replicated state, such as count[0]"
-    return checks.at_least("step", step, 0, requirement)
-
-
-def compare_records(
-    saved: Sequence[Record], now: Sequence[Record], step: int, owner: StateOwner, *, strict: bool
-) -> list[str]:
-    """Return the warnings with which a run with these records resumes.
-
-    Raises:
-        ValueError: It cannot resume.
-    """
-    is_step_used = may_share_steps([*saved, *now])
-    return compare_runs(
-        saved,
-        now,
-        step,
-        owner,
-        is_peak_used=step > 0 or is_step_used,
-        is_step_used=is_step_used,
-        strict=strict,
-    )
-
-
-def may_share_steps(records: Sequence[Record]) -> bool:
-    """Return True if several updates may have used the same step, because there is a clock."""
-    return any(record.clock is not None for record in records)
-
-
-def read_checked_records(name: str, given: Any) -> list[Record]:
-    """Return the records that the program passes; raise a ValueError if one is unreadable."""
-    records = read_records(name, given)
-    if not records:
-        raise ValueError(f"{name} = {given!r} has no record: pass what resume_record returns")
-    return records

@@ -8,10 +8,9 @@ It has the entries of its kind, and no others. A state with a different number, 
 with an unknown one was saved by a different version.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from os import PathLike
 from typing import Any, Generic, TypeVar, cast
 
 from plateau_jax.arguments import checks
@@ -40,30 +39,18 @@ class Format(Generic[State]):
 
     def is_of(self, state: Any) -> bool:
         """Return True for a state of this kind."""
-        if not isinstance(state, Mapping):
-            return False
-        kind = cast("Mapping[Any, Any]", state).get("kind")
-        return isinstance(kind, str) and kind == self.kind
+        return isinstance(state, Mapping) and cast("Any", state).get("kind") == self.kind
 
     def check_version(self, name: str, state: Mapping[str, Any]) -> None:
-        """Raise a ValueError if the format or the entries show that a different version saved it.
-
-        Args:
-            name: The name of the state, for messages.
-            state: The state.
-        """
+        """Raise a ValueError if the format or the entries are those of a different version."""
         number = state.get("format")
-        if type(number) is not int or number != self.number:
+        if number != self.number:
             shown = checks.short_repr(number)
             raise ValueError(f"{name} has format {shown}, so it was {DIFFERENT_VERSION}")
         check_entries(name, state, cast("Any", self.entries).__required_keys__)
 
     def read(self, name: str, state: Any) -> State:
         """Return a state that has the entries of this kind. Checks no values.
-
-        Args:
-            name: The name of the state, for messages.
-            state: The state.
 
         Raises:
             KeyError: It has no kind.
@@ -78,27 +65,13 @@ class Format(Generic[State]):
         return cast("State", state)
 
 
-def check_is_not_around(name: str, state: Any, is_wanted: Callable[[Any], bool]) -> None:
+def check_is_not_around(
+    name: str, state: Mapping[str, Any], is_wanted: Callable[[Any], bool]
+) -> None:
     """Raise a ValueError if a state is a whole checkpoint, with the wanted state in an entry."""
-    path = _path_to(is_wanted, state, depth=3)
-    if path:
-        raise ValueError(f"{name} is a whole checkpoint: load the state in it, {name}{path}")
-
-
-def _path_to(is_wanted: Callable[[Any], bool], value: Any, *, depth: int) -> str | None:
-    """Return where in a value the wanted one is, such as "['scheduler']"; None if nowhere."""
-    if is_wanted(value):
-        return ""
-    entries: Iterable[tuple[Any, Any]] = ()
-    if depth and isinstance(value, Mapping):
-        entries = cast("Mapping[Any, Any]", value).items()
-    elif depth and isinstance(value, list | tuple):
-        entries = enumerate(cast("Sequence[Any]", value))
-    for key, inner in entries:
-        path = _path_to(is_wanted, inner, depth=depth - 1)
-        if path is not None:
-            return f"[{key!r}]{path}"
-    return None
+    for key, entry in state.items():
+        if is_wanted(entry):
+            raise ValueError(f"{name} is a whole checkpoint: load the state in it, {name}[{key!r}]")
 
 
 def check_entries(name: str, state: Mapping[str, Any], required: Collection[str]) -> None:
@@ -126,11 +99,6 @@ def describe_error(error: Exception) -> str:
 @contextmanager
 def reading_state_of(owner: str, state_dict: Any) -> Generator[None]:
     """Raise errors from a malformed state as a ValueError: it is not the state of `owner`."""
-    if isinstance(state_dict, str | bytes | PathLike):
-        raise ValueError(
-            f"state_dict = {checks.short_repr(state_dict)} is a path, not a state: load the file "
-            "first, and pass what it contains"
-        )
     if not isinstance(state_dict, Mapping):
         shown = checks.short_repr(state_dict)
         raise ValueError(f"state_dict = {shown} is not the state of {owner}")

@@ -59,8 +59,6 @@ def test_wrong_clock():
     for clock in ("wait", DataClock, [PATIENT, "2"]):
         with raises(TypeError, "clock = ", "must be a DataClock, ", "or a list of such rules"):
             resume_record(THREE_PLATEAUS, clock=clock)
-    with raises(ValueError, "clock is an empty list: leave it out"):
-        resume_record(THREE_PLATEAUS, clock=[])
     with raises(ValueError, "needs a plateau to hold at", "(50, 0)"):
         resume_record(WITHOUT_PLATEAU, clock=[BELOW, PATIENT])
     for clock in (DataClock(16, count=8), BELOW):
@@ -85,8 +83,6 @@ def test_wrong_count():
     run = trained(clock=DataClock(8))
     with raises(ValueError, "count = -1", at_least(0), unchanged=[run]):
         run.scheduler.step(count=-1)
-    with raises(ValueError, "would have consumed ", str(2**62), unchanged=[run]):
-        run.scheduler.step(count=2**62 - run.consumed() + 1)
     for count in (2.0, torch.tensor(True)):
         with raises(TypeError, f"count = {count!r}", AN_INTEGER, unchanged=[run]):
             run.scheduler.step(count=count)
@@ -96,7 +92,7 @@ def test_wrong_count():
 
 
 @pytest.mark.parametrize(
-    "metric", ["0.5", True, [0.5], 10**400, np.zeros((), "i4,i4"), torch.ones(1), torch.tensor(1j)]
+    "metric", ["0.5", True, [0.5], np.ma.masked, torch.ones(1), torch.tensor(1j)]
 )
 def test_metric_that_is_not_a_real_scalar(metric):
     run = trained(clock=[PATIENT, BELOW])  # one of which holds the curve

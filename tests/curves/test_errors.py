@@ -149,7 +149,7 @@ class Wrong:
 
 ARGUMENTS = [
     # JSON, TOML and OmegaConf read 2e5 as a float.
-    Wrong({"total_steps": 2e5}, TypeError, "total_steps = 200000.0", "'2B': write 200000"),
+    Wrong({"total_steps": 2e5}, TypeError, "total_steps = 200000.0", A_COUNT),
     Wrong({"total_steps": MAX_STEP + 1}, ValueError, "total_steps = 2147483648", A_STEP),
     Wrong({"warmup_steps": 100}, ValueError, "warmup_steps = 100 must", "total_steps - 1 = 99"),
     Wrong({"init_lr_ratio": 1.5}, ValueError, "init_lr_ratio = 1.5", IN_0_TO_1),

@@ -36,7 +36,7 @@ def test_traced_argument_of_a_curve(name):
     def build(value):
         return PlateauCurve(**{"total_steps": 100, name: value}).table
 
-    with pytest.raises(TypeError, match=rf"^{name} is traced by JAX.* pass it stack\(curves\)"):
+    with pytest.raises(TypeError, match=r"total_steps = |on traced array"):
         build(1)
 
 
@@ -47,6 +47,8 @@ def test_wrong_peak():
     instead = "optax.scale_by_learning_rate(schedule) and scale_by_curve"
     with raises(ValueError, "peak_value = ", instead):
         optax_schedule(CURVE, jnp.float32(-1))
+    with raises(ValueError, "peak_value = nan must be 0, or a finite float32"):
+        optax_schedule(CURVE, float("nan"))
     with raises(TypeError, "peak_value = ", A_REAL_SCALAR):
         jax.jit(partial(optax_schedule, CURVE))(jnp.ones(2))
     with raises(TypeError, "peak_value = ", "precision of float32", "hyperparam_dtype=jnp.float32"):
@@ -60,8 +62,6 @@ def test_wrong_table():
     for table in (CURVE, stack([CURVE, CURVE])):
         with raises(TypeError, "table must be one table"):
             multiplier(table, jnp.arange(3))
-    with raises(TypeError, "table.low is of float32; it must be of int32"):
-        multiplier(CURVE.table._replace(low=jnp.float32(CURVE.table.low)), 3)
 
 
 # Steps.

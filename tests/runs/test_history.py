@@ -185,16 +185,9 @@ def test_file_of_a_different_version(path, of_entry):
         check_resume_file(path, RECORD, 40)
 
 
-def test_wrong_path(tmp_path):
-    with raises(TypeError, "path = None must be the path of a file"):
-        check_resume_file(None, RECORD, 0)
+def test_path_that_is_a_url():
     with raises(ValueError, "is a URL"):
         check_resume_file(Path("gs://bucket/curve.json"), RECORD, 0)
-    os.mkfifo(tmp_path / "pipe")
-    for other in ("", ".", tmp_path / "pipe"):
-        with raises(ValueError, "is not a file: pass a path such as"):
-            check_resume_file(other, RECORD, 0)
-    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_read_only_folder(path):
@@ -207,7 +200,7 @@ def test_read_only_folder(path):
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-@pytest.mark.parametrize("operation", ["os.fsync", "pathlib.Path.replace"])
+@pytest.mark.parametrize("operation", ["write_text", "replace"])
 @pytest.mark.parametrize("first", [True, False])
 def test_failed_write_leaves_the_file(path, error, operation, first):
     entries = []
@@ -218,7 +211,7 @@ def test_failed_write_leaves_the_file(path, error, operation, first):
         entries = [0]
         names = ["curve.json"]
         step = 30
-    with patch(operation, side_effect=error), pytest.raises(type(error)):
+    with patch.object(Path, operation, side_effect=error), pytest.raises(type(error)):
         check_resume_file(path, COOLED, step)
     assert [file.name for file in path.parent.iterdir()] == names
     check_resume_file(path, COOLED, step)
@@ -270,13 +263,12 @@ def test_run_that_lost_its_entry_cannot_resume(path):
 
 def test_folder_that_cannot_be_written(tmp_path):
     path = tmp_path / "curve.json"
-    record = resume_record(PlateauCurve(100), 0.5)
     denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "curve.json.b87df")
     with (
         patch.object(Path, "replace", side_effect=denied),
         pytest.raises(PermissionError) as caught,
     ):
-        check_resume_file(path, record, 0)
+        check_resume_file(path, RECORD, 0)
     assert caught.value.filename == str(path)
     assert "copy the file" in str(caught.value)
     assert list(tmp_path.iterdir()) == []

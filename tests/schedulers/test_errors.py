@@ -216,9 +216,8 @@ def test_state_of_reduce_on_plateau(scheduler):
 @pytest.mark.parametrize("name", ["scheduler", "follower"])
 def test_whole_checkpoint(name):
     saved = Saved(name)
-    nested = {"epoch": 3, "parts": [{"model": {}}, saved.state]}
-    saved.rejects({"optimizer": {}, "schedule": saved.state}, "state_dict['schedule']")
-    saved.rejects(nested, "a whole checkpoint: ", "state_dict['parts'][1]")
+    checkpoint = {"optimizer": {}, "schedule": saved.state}
+    saved.rejects(checkpoint, "a whole checkpoint: ", "state_dict['schedule']")
 
 
 def test_state_of_something_else(scheduler):
@@ -227,8 +226,7 @@ def test_state_of_something_else(scheduler):
     damaged = {"last_epoch": 3, "base_lrs": None}
     scheduler.rejects(damaged, "base_lrs = None must be a list with the peak of each group")
     of_torch = ChainedScheduler([LambdaLR(optimizer_with([0.1]), float)]).state_dict()
-    checkpoint = {"epoch": 3, "lr_schedulers": [of_torch]}
-    scheduler.rejects(checkpoint, "state_dict['lr_schedulers'][0]")
+    scheduler.rejects({"epoch": 3, "lr_scheduler": of_torch}, "state_dict['lr_scheduler']")
     optimizer = optimizer_with([0.1, 0.1])
     chain = ChainedScheduler([lambda_lr(optimizer, CURVE), lambda_lr(optimizer, CURVE)])
     part = "has 2 states of the kind 'scheduler': load the one that continues"
@@ -281,12 +279,14 @@ def test_impossible_value_of_an_entry(name, entry, value):
     saved.rejects(saved.state | {entry: value}, entry)
 
 
-@pytest.mark.parametrize(("entry", "value"), [("stale", -2), ("total", None), ("best", NAN)])
+@pytest.mark.parametrize(
+    ("entry", "value"), [("stale", -2), ("stale", 1.5), ("total", None), ("best", NAN)]
+)
 def test_impossible_number_in_the_state_of_a_hold_rule(entry, value):
     saved = Saved("held")
     (state,) = saved.state["hold"]
     damaged = saved.state | {"hold": [state | {entry: value}]}
-    saved.rejects(damaged, "is not a state of the rule HoldUntilFlat")
+    saved.rejects(damaged, f"hold.{entry} = {value} must ")
 
 
 # States of a different curve, at step 40. The message shows at most two differences.

@@ -159,7 +159,7 @@ class GroupScheduler(LRScheduler):
         alternative = "; or leave out last_epoch, and call scheduler.load_state_dict(state)"
         argument = f"last_epoch = {last_epoch}"
         check_peaks_are_known(self.optimizer, argument, alternative)
-        position = position_after(clock, last_epoch + 1, argument, alternative)
+        position = position_after(clock, last_epoch + 1, argument)
         return position._replace(updates=last_epoch)
 
     # Torch's constructors call this: that of a `LambdaLR`, and that of a `SequentialLR`.

@@ -84,9 +84,8 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     updates: Any = next((inner["last_epoch"] for inner in states if "last_epoch" in inner), None)
     if "kind" in first:
         SCHEDULER_FORMAT.read("state_dict", first)  # raises an error that says what it is
-    if "base_lrs" not in first or updates is None:
-        check_is_not_around("state_dict", state, _is_of_scheduler)
     if updates is None:
+        check_is_not_around("state_dict", state, _is_of_scheduler)
         raise KeyError("last_epoch")
     if "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(

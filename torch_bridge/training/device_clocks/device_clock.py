@@ -116,12 +116,7 @@ class DeviceClock:
         self._last_step = torch.tensor([len(self._multipliers) - 1], device=device)
         self._step_in_table = torch.zeros_like(self._last_step)
 
-        position = position_after(
-            checked,
-            initial_updates,
-            argument=f"initial_updates = {initial_updates}",
-            alternative="; or leave out initial_updates, and call load_state_dict",
-        )
+        position = position_after(checked, initial_updates, f"initial_updates = {initial_updates}")
         self.write_state(position, peaks)
 
     # The state.
