@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import RLock
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -33,7 +32,7 @@ from support.checkpointing.checkpoints import (
 from support.lines import InterruptAtLine, Stop
 
 from torch_bridge import Checkpoints
-from torch_bridge.training.checkpointing import checkpoints as checkpoints_module, file_format
+from torch_bridge.training.checkpointing import file_format
 from torch_bridge.training.checkpointing.file_format import TensorReader
 
 # Something happens at the n-th operation on the disk.
@@ -301,6 +300,8 @@ def run_and_catch(save, directory):
 
 # Each of the tests below takes every third, sixth or second operation or line: together they take
 # all.
+# A kill ends the thread that writes.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize(
     ("save", "event"),
@@ -325,10 +326,11 @@ def test_failed_save_leaves_complete_checkpoints(tmp_path, save, event, first):
             error = run_and_catch(save, directory)
         left = load_steps(directory)
         if not save.is_done(left):
-            assert error is not None
+            assert operation.happened
+            assert error is not None or event is kill
             assert left == save.numbers_before
         if error is not None:
-            check_error(error, event(directory), directory, is_done=save.is_done(left))
+            check_error(error, event(directory), directory)
         check_later_use(save, directory)
         if not operation.happened:
             break
@@ -338,14 +340,11 @@ def test_failed_save_leaves_complete_checkpoints(tmp_path, save, event, first):
     assert at > 1
 
 
-def check_error(error, expected, directory, *, is_done):
+def check_error(error, expected, directory):
     """Check the type of an error; that of the system has a note about the checkpoint."""
     assert type(error) is type(expected)
     if not isinstance(error, Killed):
-        notes = " ".join(error.__notes__)
-        is_complete = f"is complete in {directory};" in notes
-        assert is_complete or f"was not saved in {directory}." in notes
-        assert is_done or not is_complete
+        assert f" in {directory} failed." in " ".join(error.__notes__)
 
 
 def check_later_use(save, directory):
@@ -397,11 +396,8 @@ def save_until_line(checkpoints, stop_at):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1, 7))
-def test_save_interrupted_at_any_line(tmp_path, monkeypatch, first):
+def test_save_interrupted_at_any_line(tmp_path, first):
     """The checkpoint is complete or absent, and the next save is neither blocked nor disturbed."""
-    # Unlike a signal, `InterruptAtLine` can interrupt after a with block and before its lock is
-    # released, which would block other threads of later tests.
-    monkeypatch.setattr(checkpoints_module, "_lock", RLock())
     for stop_at in itertools.count(first, 6):
         directory = tmp_path / str(stop_at)
         checkpoints = Checkpoints(directory, keep=9)
@@ -503,7 +499,6 @@ def test_read_while_another_process_saves(saved, tmp_path, read, save, first):
         directory = shutil.copytree(saved, tmp_path / str(at))
         with (
             AtOperation(directory, at, save) as operation,
-            patch.object(checkpoints_module, "_lock", RLock()),  # that of another process
             suppress(*errors),
         ):
             results.append(result_of(read, directory))

@@ -213,7 +213,7 @@ def prune(directory: Path, keep: int) -> None:
         if checkpoint not in kept and not checkpoint.path.is_symlink():
             # Rename first: a checkpoint must never be seen with only some of its files.
             removed = directory / f".{checkpoint.step}.{uuid.uuid4().hex}.removed"
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # such as those of another user
                 checkpoint.path.rename(removed)
                 shutil.rmtree(removed, ignore_errors=True)
 

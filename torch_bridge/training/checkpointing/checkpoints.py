@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from threading import RLock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -25,11 +24,6 @@ from torch_bridge.training.distributed.processes import collective_call
 from torch_bridge.training.random_states import get_states_of_process, set_states_of_process
 
 Value = TypeVar("Value")
-
-_lock = RLock()
-"""Locked by a thread while it starts a save, or takes the error of one."""
-_pending: dict[str, saving.BackgroundSave] = {}
-"""The last save into each directory, until its error is raised."""
 
 
 class Checkpoints:
@@ -86,13 +80,15 @@ class Checkpoints:
     >>> directory.cleanup()
     """
 
+    _pending: ClassVar[saving.BackgroundSave | None] = None
+    """The last save of this process, into any directory, until its error is raised."""
+
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 3) -> None:
         self.keep = checks.at_least("keep", keep, 1)
         if not isinstance(directory, str | os.PathLike):
             raise TypeError(checks.must("directory", directory, "be the path of a directory"))
         self.directory = Path(directory).absolute()
         checkpoint_dirs.check_run_directory(self.directory)
-        self._key = os.path.realpath(self.directory)
 
     def steps(self) -> list[int]:
         """Return the numbers of the complete checkpoints, ascending.
@@ -145,22 +141,22 @@ class Checkpoints:
                 save_id=uuid.uuid4().hex,
             )
 
-        # Tensors that are created in inference mode can't be trained on.
-        with _lock, torch.inference_mode(False), torch.no_grad():
-            earlier_error = self._wait()  # so that the copy of an earlier save is freed
-            ranks = collective_call(copy_parts)
-            checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in ranks])
-            parts.check_same_order([rank.orders for rank in ranks])
-            parts.check_same_schedules([rank.schedules for rank in ranks])
-            path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
-            save = saving.Save(checked_step, states, list(parts_by_name), path, self.keep)
-            _pending[self._key] = saving.BackgroundSave(save)
+        earlier = Checkpoints._pending
+        if earlier is not None:
+            earlier.join()  # so that its copy is freed
+        ranks = collective_call(copy_parts)
+        checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in ranks])
+        parts.check_same_order([rank.orders for rank in ranks])
+        parts.check_same_schedules([rank.schedules for rank in ranks])
+        path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
+        save = saving.Save(checked_step, states, list(parts_by_name), path, self.keep)
+        Checkpoints._pending = saving.BackgroundSave(save)
         try:
             # An earlier save's error must not cost this checkpoint as well, so it is raised only
             # now.
-            if earlier_error is not None:
-                earlier_error.add_note(f"The save of checkpoint {checked_step} has started.")
-                raise earlier_error
+            if earlier is not None and earlier.error is not None:
+                earlier.error.add_note(f"The save of checkpoint {checked_step} has started.")
+                raise earlier.error
         finally:
             if wait:
                 self._finish()
@@ -331,21 +327,14 @@ class Checkpoints:
             collective_call(lambda: parts.set_state(model, state))
             return loaded_step
 
-    def _wait(self) -> BaseException | None:
-        """Wait for the pending save, and return its error."""
-        pending = _pending.get(self._key)
-        if pending is None:
-            return None
-        pending.join()
-        return pending.error
-
     def _finish(self) -> None:
         """Wait for the pending save, and raise its error once."""
-        with _lock:
-            error = self._wait()
-            _pending.pop(self._key, None)
-            if error is not None:
-                raise error
+        pending = Checkpoints._pending
+        if pending is not None:
+            pending.join()
+            Checkpoints._pending = None
+            if pending.error is not None:
+                raise pending.error
 
     def _list(self) -> list[CheckpointDir]:
         """Return the checkpoints that rank 0 lists: other ranks may see different ones by now."""
