@@ -93,11 +93,11 @@ def step_in_a_different_order_on_each_rank(parallelism):
 def test_shards_in_other_orders_are_rejected(tmp_path):
     step = step_in_a_different_order_on_each_rank("fsdp")
     checkpoints = Checkpoints(tmp_path)
-    message = "has its parameters in different orders on rank 0 and rank 1"
+    message = "optimizer.param_groups.0.param_names.0 = '0.weight' on rank 0, and '0.bias' on rank"
     error = error_of(checkpoints.save, 1, step=step, wait=True)
-    assert f"step {message}" in error
+    assert f"step.{message}" in error
     error = error_of(checkpoints.save, 1, optimizer=step.optimizer, wait=True)
-    assert f"optimizer {message}" in error
+    assert message in error
 
 
 def test_each_rank_may_have_another_order_under_ddp(tmp_path):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
@@ -126,7 +126,7 @@ class Checkpoints:
         """
         states: dict[str, SplitState] = {}
 
-        def copy_parts() -> _RankMessage:
+        def copy_parts() -> tuple[tuple[int, list[str]], dict[str, str], str]:
             checked_step = checks.at_least("step", step, 0)
             checks.boolean("wait", wait, "be a bool; no part can have this name")
             parts.check_parts(parts_by_name)
@@ -134,21 +134,18 @@ class Checkpoints:
                 states[name] = parts.copy_state(name, part)
             name = parts.RANDOM_STATES_PART
             states[name] = parts.copy_state(name, get_states_of_process())
-            return _RankMessage(
-                arguments=(checked_step, list(parts_by_name)),
-                orders=parts.parameter_orders(states),
-                schedules=parts.schedule_entries(states),
-                save_id=uuid.uuid4().hex,
-            )
+            arguments = checked_step, list(parts_by_name)
+            return arguments, parts.entries_of_all_ranks(states), uuid.uuid4().hex
 
         earlier = Checkpoints._pending
         if earlier is not None:
             earlier.join()  # so that its copy is freed
         ranks = collective_call(copy_parts)
-        checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in ranks])
-        parts.check_same_order([rank.orders for rank in ranks])
-        parts.check_same_schedules([rank.schedules for rank in ranks])
-        path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
+        arguments = [arguments_of_rank for arguments_of_rank, _, _ in ranks]
+        checked_step, _ = _agreed("save", "(step, parts)", arguments)
+        parts.check_same_entries([entries for _, entries, _ in ranks])
+        _, _, save_id = ranks[0]
+        path = checkpoint_dirs.partial_path(self.directory, checked_step, save_id)
         save = saving.Save(checked_step, states, list(parts_by_name), path, self.keep)
         Checkpoints._pending = saving.BackgroundSave(save)
         try:
@@ -392,18 +389,6 @@ class Checkpoints:
         if step is None:
             what = "only damaged checkpoints"
         raise RuntimeError(f"{self.directory} has {what}: {'; '.join(damages)}")
-
-
-class _RankMessage(NamedTuple):
-    """A rank's message to the others, once it has copied its parts."""
-
-    arguments: tuple[int, list[str]]
-    orders: dict[str, str]
-    """The `parts.parameter_orders`."""
-    schedules: dict[str, str]
-    """The `parts.schedule_entries`."""
-    save_id: str
-    """The id of the save; all ranks use that of rank 0."""
 
 
 @contextmanager

@@ -59,6 +59,9 @@ _SAME_ON_ALL_RANKS = (
 )
 """The entries of the state of a schedule that all ranks must share."""
 
+_PARAMETER_NAMES = {"parameters", "param_names"}
+"""The entries of the states of a training step and of an optimizer that name its parameters."""
+
 CheckpointPart = Stateful | dict[str, Any] | list[Any]
 
 
@@ -128,85 +131,48 @@ def copy_state(name: str, part: CheckpointPart) -> SplitState:
     return split_state(name, get_state(part), host_copier())
 
 
-def parameter_orders(states: Mapping[str, SplitState]) -> dict[str, str]:
-    """Return the names of the parameters of each part that has shards, in their order.
+def entries_of_all_ranks(states: Mapping[str, SplitState]) -> dict[str, str]:
+    """Return the entries of some states that must be equal on all ranks, as text, by path.
 
-    Shards are joined by position, not by name.
+    These are the positions, curves and peaks of schedules and, if the state of an optimizer is
+    sharded, the order of its parameters, since shards are joined by position. A schedule is a
+    scheduler, a follower, a training step or a `CurveScheduler`. Its state may be in another, as in
+    that of torch's `SequentialLR`. Empty if there is only one rank.
     """
-    orders: dict[str, str] = {}
-    for part, state in states.items():
-        if all(stored.placements is None for stored in state.stored):
-            continue
-        match state.structure:
-            case {"kind": TRAIN_STEP_FORMAT.kind, "parameters": names}:
-                orders[part] = repr(names)
-            case {"param_groups": [*groups]}:  # of an optimizer
-                orders[part] = repr([group.get("param_names") for group in groups])
-            case _:
-                pass
-    return orders
-
-
-def schedule_entries(states: Mapping[str, SplitState]) -> dict[str, str]:
-    """Return the positions, curves and peaks of the schedules in some states, by path.
-
-    A schedule is a scheduler, a follower, a training step or a `CurveScheduler`. Its state may be
-    in another, as in that of torch's `SequentialLR`. Empty if there is only one rank.
-    """
-    if processes.world_size() == 1:
-        return {}
-    leaves: dict[str, Any] = {}
-    for part, state in states.items():
-        map_leaves(part, state.structure, leaves.setdefault)
-    schedules: list[str] = []
-    for path, leaf in leaves.items():
-        if path.endswith(".kind") and leaf in _SCHEDULES:
-            schedules.append(path.removesuffix("kind"))
     entries: dict[str, str] = {}
-    for schedule in schedules:
+    if processes.world_size() == 1:
+        return entries
+    for part, state in states.items():
+        leaves: dict[str, Any] = {}
+        map_leaves(part, state.structure, leaves.setdefault)
+        is_sharded = any(stored.placements is not None for stored in state.stored)
+        schedules = [
+            path.removesuffix("kind")
+            for path, leaf in leaves.items()
+            if path.endswith(".kind") and leaf in _SCHEDULES
+        ]
         for path, leaf in leaves.items():
-            entry = path.removeprefix(schedule).partition(".")[0]
-            if path.startswith(schedule) and entry in _SAME_ON_ALL_RANKS:
-                entries[path] = repr(leaf)  # NaN is not equal to itself
+            if is_sharded and not _PARAMETER_NAMES.isdisjoint(path.split(".")):
+                entries[path] = repr(leaf)
+            for schedule in schedules:
+                entry = path.removeprefix(schedule).partition(".")[0]
+                if path.startswith(schedule) and entry in _SAME_ON_ALL_RANKS:
+                    entries[path] = repr(leaf)  # NaN is not equal to itself
     return entries
 
 
-def check_same_order(orders_by_rank: Sequence[Mapping[str, str]]) -> None:
-    """Reject parameters in different orders. Takes the `parameter_orders` of each rank."""
-    difference = _first_difference(orders_by_rank)
-    if difference is not None:
-        part, ranks, _ = difference
-        raise ValueError(
-            f"{part} has its parameters in different orders on rank {ranks[0]} and rank "
-            f"{ranks[1]}, so shards of different parameters would be joined. Build the optimizer's "
-            "groups in the same order on every rank. If they are built from a set, sort it: its "
-            "order differs between processes"
-        )
-
-
-def check_same_schedules(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
-    """Reject schedules that differ between ranks. Takes the `schedule_entries` of each rank."""
-    difference = _first_difference(entries_by_rank)
-    if difference is not None:
-        path, ranks, values = difference
-        raise ValueError(
-            f"{path} = {values[0]} on rank {ranks[0]}, and {values[1]} on rank "
-            f"{ranks[1]}: the learning rates of the ranks would differ. Every rank must have the "
-            "same curves and peaks, and make the same steps. With a hold rule, call "
-            "scheduler.step(metric=loss) with the mean of the losses of all ranks; with a "
-            "DataClock, scheduler.step(count=n) with the sum of their counts. "
-            "torch.distributed.all_reduce gives both"
-        )
-
-
-def _first_difference(
-    entries_by_rank: Sequence[Mapping[str, str]],
-) -> tuple[str, tuple[int, int], tuple[str, str]] | None:
-    """Return an entry with different values on two ranks: its path, the ranks and the values."""
+def check_same_entries(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
+    """Reject entries that differ. Takes the `entries_of_all_ranks` of each rank."""
     first: dict[str, tuple[int, str]] = {}
     for rank, entries in enumerate(entries_by_rank):
         for path, value in entries.items():
             first_rank, first_value = first.setdefault(path, (rank, value))
             if value != first_value:
-                return path, (first_rank, rank), (first_value, value)
-    return None
+                raise ValueError(
+                    f"{path} = {first_value} on rank {first_rank}, and {value} on rank {rank}: "
+                    "every rank must have the same curves and peaks, make the same steps, and have "
+                    "its parameters in the same order. With a hold rule, call "
+                    "scheduler.step(metric=loss) with the mean of the losses of all ranks; with a "
+                    "DataClock, scheduler.step(count=n) with the sum of their counts. "
+                    "torch.distributed.all_reduce gives both"
+                )
