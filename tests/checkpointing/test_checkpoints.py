@@ -157,15 +157,6 @@ def test_load_model_keeps_ties_and_extra_state(tmp_path):
     assert torch.equal(untied.second.weight, saved.first.weight)
 
 
-def test_count_of_another_module_is_not_dropped(tmp_path):
-    model = nn.Linear(2, 1)
-    model.register_buffer("n_averaged", torch.tensor(3))
-    checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, model=model)
-    with pytest.raises(ValueError, match=r"n_averaged: \(\) in the checkpoint, missing here"):
-        checkpoints.load_model(nn.Linear(2, 1), part="model")
-
-
 def test_save_keeps_state_at_call(tmp_path):
     """Also that of tensors whose copies to the CPU share their memory."""
     model = nn.Linear(3, 2)

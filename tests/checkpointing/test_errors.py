@@ -89,8 +89,6 @@ def test_wrong_load(checkpoints):
     saved = "['model', 'numbers', 'options', 'optimizer']"
     with raises(ValueError, saved, "['more']", unchanged=[numbers]):
         checkpoints.load(numbers=numbers, more=[])
-    with raises(ValueError, "options was saved as a dict", "a list", unchanged=[numbers]):
-        checkpoints.load(numbers=numbers, options=[])
     model = Linear(3, 2, bias=False, device="meta")
     with raises(ValueError, "model is on the meta device", "model.to_empty(device=...)"):
         checkpoints.load(10, model=model)
@@ -104,10 +102,9 @@ def test_wrong_load_of_a_model(checkpoints):
     instead = "['none']: pass the name of the model as part="
     with raises(ValueError, "has the parts", instead, unchanged=[model]):
         checkpoints.load_model(model, part="none")
-    with raises(ValueError, "numbers is neither a TrainStep nor a module", unchanged=[model]):
+    with raises(TypeError, "Expected state_dict to be dict-like", unchanged=[model]):
         checkpoints.load_model(model, 50, part="numbers")
-    shapes = "weight: (2, 4) in the checkpoint, (2, 3) here"
-    with raises(ValueError, "model of checkpoint 50 was saved with a", shapes, unchanged=[model]):
+    with raises(RuntimeError, "size mismatch for weight", unchanged=[model]):
         checkpoints.load_model(model, 50, part="model")
 
 

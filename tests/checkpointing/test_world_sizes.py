@@ -184,7 +184,7 @@ def test_step_gets_its_state(saved, wrapper, optimizer):
     checkpoints = Checkpoints(saved.directory / optimizer)
     if optimizer == "sharded state" and {wrapper, saved.wrapper} == set(SHARDED):
         error = error_of(checkpoints.load, step=step, partial=True)
-        assert "has a different shape than its parameter, and was sharded over a mesh" in error
+        assert "mesh dimension does not match" in error
         return
     random = torch.get_rng_state().clone()
     num_read = 0

@@ -201,8 +201,7 @@ class Checkpoints:
             ValueError: One of these:
 
                 - There are no parts, or a part is on the meta device.
-                - No checkpoint has this number, or it lacks a part of this name and form.
-                - A tensor of a subclass, such as torchao's 8-bit moments, is sharded here.
+                - No checkpoint has this number, or it lacks a part of this name.
                 - The arguments differ between ranks.
                 - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
@@ -279,12 +278,12 @@ class Checkpoints:
             ValueError: One of these:
 
                 - The directory has no checkpoint, or none with this number.
-                - The checkpoint has no such part, or the part is neither a `TrainStep` nor a
-                  module, or it is of a different model.
+                - The checkpoint has no such part.
                 - The model is on the meta device.
                 - The arguments differ between ranks.
                 - A different version saved the checkpoint.
-            RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
+            RuntimeError: The checkpoint is damaged, or all are; the part is of a different model;
+                or another rank has failed.
 
         Warns:
             UserWarning: A damaged checkpoint was skipped.

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch_bridge.training.checkpointing import file_format, parts
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
 from torch_bridge.training.checkpointing.parts import CheckpointPart
 from torch_bridge.training.checkpointing.states import map_leaves, read_structure
-from torch_bridge.training.checkpointing.stored_values import ARRAY, SCALAR, StoredValue, decode
+from torch_bridge.training.checkpointing.stored_values import StoredValue, decode
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import empty_dtensor, mesh_of
 from torch_bridge.training.distributed.plain_names import plain_state, renamed_state
@@ -67,24 +67,12 @@ class CheckpointReader:
 def read_part(saved: CheckpointReader, name: str, part: CheckpointPart) -> Any:
     """Return the state that a part gets on this rank."""
     rank = processes.rank()
-    structure = saved.read_structure(name, rank)
-    _check_form(name, part, structure)
-    state = _read_tensors(saved, structure, name, part)
+    state = _read_tensors(saved, saved.read_structure(name, rank), name, part)
     if isinstance(part, parts.TrainStepInterface) and rank >= saved.manifest["world_size"]:
         current = part._live_state()
         for entry in PER_RANK_ENTRIES:
             state[entry] = current[entry]
     return state
-
-
-def _check_form(name: str, part: CheckpointPart, structure: Any) -> None:
-    """Reject a list for a dictionary, and the reverse. A stateful object takes any state."""
-    if isinstance(part, parts.Stateful):
-        return
-    form = dict if isinstance(part, dict) else list
-    if not isinstance(structure, form):
-        saved_form = type(structure).__name__
-        raise ValueError(f"{name} was saved as a {saved_form}, and here it is a {form.__name__}")
 
 
 def read_random_states(saved: CheckpointReader) -> RandomStates | None:
@@ -98,62 +86,25 @@ def read_random_states(saved: CheckpointReader) -> RandomStates | None:
 
 
 def read_model(saved: CheckpointReader, part: str, model: nn.Module) -> Mapping[str, Any]:
-    """Return the state that a module gets: that of rank 0, under the module's plain names."""
-    return _read_tensors(saved, _model_structure(saved, part, model), part, model)
+    """Return the state that a module gets: that of rank 0, under the module's plain names.
 
-
-def _model_structure(saved: CheckpointReader, part: str, model: nn.Module) -> Mapping[str, Any]:
-    """Return the structure of a saved module, or of a training step's, under plain names.
-
-    That of an `AveragedModel` also fits the module that it averages.
-
-    Raises:
-        ValueError: It is not that of a module with these names and shapes.
+    The part is a module or a training step. The state of an `AveragedModel` also fits the module
+    that it averages.
     """
-    structure: Any = saved.read_structure(part, 0)
-    if not isinstance(structure, dict):
-        raise ValueError(f"{part} is neither a TrainStep nor a module")
-    structure = cast("dict[str, Any]", structure)
+    structure = saved.read_structure(part, 0)
     if TRAIN_STEP_FORMAT.is_of(structure):
         TRAIN_STEP_FORMAT.check_version(part, structure)
         structure = structure["model"]
-
-    current = plain_state(model)
-    if "n_averaged" in structure and "n_averaged" not in current:
+    if "n_averaged" in structure and "n_averaged" not in plain_state(model):
         structure = _structure_of_averaged(structure)
-    shapes = _shapes_in(current)
-    saved_shapes = _shapes_in(structure)
-    differences: list[str] = []
-    for name in {**shapes, **saved_shapes}:
-        shape = shapes.get(name, "missing")
-        saved_shape = saved_shapes.get(name, "missing")
-        if saved_shape != shape:
-            differences.append(f"{name}: {saved_shape} in the checkpoint, {shape} here")
-    if differences:
-        owner = f"{part} of checkpoint {saved.step}"
-        raise ValueError(f"{owner} was saved with a different model: {'; '.join(differences[:5])}")
-    return structure
+    return _read_tensors(saved, structure, part, model)
 
 
 def _structure_of_averaged(structure: dict[str, Any]) -> dict[str, Any]:
     """Return the structure of the module in an `AveragedModel` of torch."""
     others = copy(structure)  # keeps torch's `_metadata`
     del others["n_averaged"]
-    if not all(name.startswith("module.") for name in others):
-        return structure
     return renamed_state(others, lambda name: f"{name}.".removeprefix("module.").removesuffix("."))
-
-
-def _shapes_in(state: Mapping[str, Any]) -> dict[str, str]:
-    """Return the shape of each tensor in a model's state, as text."""
-    shapes: dict[str, str] = {}
-    for name, leaf in state.items():
-        shapes[name] = "no tensor"
-        if isinstance(leaf, StoredValue) and leaf.kind not in (ARRAY, SCALAR):
-            shapes[name] = str(tuple(leaf.meta.shape))
-        elif isinstance(leaf, Tensor):
-            shapes[name] = str(tuple(leaf.shape))
-    return shapes
 
 
 def _read_tensors(saved: CheckpointReader, structure: Any, name: str, part: CheckpointPart) -> Any:
@@ -169,10 +120,10 @@ def _read_tensors(saved: CheckpointReader, structure: Any, name: str, part: Chec
         else:
             tensors[leaf.name] = allocator.allocate(path, leaf)
 
-    def fill(path: str, leaf: Any) -> Any:
+    def fill(_: str, leaf: Any) -> Any:
         if not isinstance(leaf, StoredValue):
             return leaf
-        return decode(path, leaf, tensors[leaf.name], allocator.sharded_like(path, leaf))
+        return decode(leaf, tensors[leaf.name])
 
     map_leaves(name, structure, allocate)
     saved.reader.fill_tensors(tensors)
@@ -183,12 +134,8 @@ class _TensorAllocator:
     """Allocates the tensors of a part to read into, sharded as the part needs them.
 
     A tensor is sharded like the tensor that the part has now. An optimizer that has not stepped yet
-    has none, and whole moments would take many times the memory of a shard. So they are
-
-        sharded like their parameter    if they have its shape
-        sharded as they were saved      if they have a different shape
-
-    and plain if their parameter is plain.
+    has none, and whole moments would take many times the memory of a shard. So they are sharded
+    like their parameter. A tensor of a different shape is sharded as it was saved.
     """
 
     def __init__(self, name: str, part: CheckpointPart) -> None:
@@ -218,34 +165,17 @@ class _TensorAllocator:
                     by_path[f"{path}.state.{index}"] = parameter
         return by_path
 
-    def sharded_like(self, path: str, stored: StoredValue) -> Tensor | None:
-        """Return the DTensor that a tensor must be sharded like; None if it must be plain."""
-        like = self._current.get(path)
-        if like is None:
-            like = self._parameter_of(path)
-        if not isinstance(like, Tensor) or mesh_of(like) is None:
-            return None
-        if like.shape != stored.meta.shape:
-            return None
-        return like
-
     def allocate(self, path: str, stored: StoredValue) -> Tensor:
         """Return an uninitialized tensor for a path of the part's state."""
         meta = stored.meta
-        like = self.sharded_like(path, stored)
-        if like is not None:
-            return torch.empty_like(like.detach(), dtype=meta.dtype, device="cpu")
-        parameter = self._parameter_of(path)
-        is_new = path not in self._current
-        if is_new and parameter is not None and stored.placements is not None:
-            mesh = mesh_of(parameter)
-            if mesh.ndim != len(stored.placements):
-                raise ValueError(
-                    f"{path} has a different shape than its parameter, and was sharded over a mesh "
-                    f"with {len(stored.placements)} dimensions, not {mesh.ndim}: load it on such a "
-                    "mesh, or leave out the optimizer"
-                )
-            return empty_dtensor(mesh, meta.shape, meta.dtype, stored.placements)
+        like = self._current.get(path)
+        if like is None:
+            like = self._parameter_of(path)
+        if isinstance(like, Tensor) and mesh_of(like) is not None:
+            if like.shape == meta.shape:
+                return torch.empty_like(like.detach(), dtype=meta.dtype, device="cpu")
+            if stored.placements is not None:
+                return empty_dtensor(mesh_of(like), meta.shape, meta.dtype, stored.placements)
         return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu")
 
     def _parameter_of(self, path: str) -> Tensor | None:

@@ -62,22 +62,14 @@ def encode(stored: StoredValue, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def decode(path: str, stored: StoredValue, tensor: Tensor, like: Tensor | None) -> Any:
-    """Return the value that a file contains as a tensor.
-
-    `like` is the DTensor in whose place the value will be, or None.
-    """
+def decode(stored: StoredValue, tensor: Tensor) -> Any:
+    """Return the value that a file contains as a tensor."""
     if stored.kind == ARRAY:
         return tensor.numpy()
     if stored.kind == SCALAR:
         return tensor.numpy()[()]
     if stored.is_bytes:
-        tensor = from_bytes(tensor)
-        if like is not None:
-            raise ValueError(
-                f"{path} is a {type(tensor).__name__} of {tensor.dtype}, was saved whole, and is "
-                "sharded here: load it under DDP or on one process, or leave out the part"
-            )
+        return from_bytes(tensor)
     return tensor
 
 
