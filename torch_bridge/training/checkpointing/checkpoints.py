@@ -2,8 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -179,7 +178,7 @@ class Checkpoints:
 
         If fewer ranks load a checkpoint than saved it, the values of the missing ranks are dropped.
         If more ranks load it, a new rank keeps its random states and the carry of its `TrainStep`,
-        and gets every other value from rank 0. In both cases a warning says so.
+        and gets every other value from rank 0. Unless `partial` is True, a warning says so.
 
         Args:
             step: The number of the checkpoint, by position; `step=` names a part. By default, the
@@ -212,7 +211,7 @@ class Checkpoints:
         Warns:
             CurveWarning: The checkpoint has parts that were not passed, and `partial` is False.
             UserWarning: A damaged checkpoint was skipped; or the number of ranks has changed, and
-                values that differ between ranks are dropped or copied.
+                `partial` is False.
         """
         names = list(parts_by_name)
 
@@ -239,21 +238,21 @@ class Checkpoints:
             if loaded is None:
                 return None
             saved, states = loaded
-            # Before any part changes: under an error filter a warning raises.
-            message = _world_size_warning(saved, parts_by_name, partial=partial)
-            if message:
-                warn(message, UserWarning)
             if not partial:
+                # Before any part changes: under an error filter a warning raises.
+                _warn_of_world_size(saved)
                 _warn_of_left_out_parts(saved, names)
             for name, part in parts_by_name.items():
                 state = states[name]
-                with _noting(f"The part {name!r} has rejected its state."):
+                try:
                     collective_call(lambda part=part, state=state: parts.set_state(part, state))
+                except Exception as error:
+                    error.add_note(f"The part {name!r} has rejected its state.")
+                    raise
             # Last, because a part may draw random numbers while it loads its state.
             random_states = states.get(parts.RANDOM_STATES_PART)
             if random_states is not None:
-                with _noting("To keep the random states of this process, pass partial=True."):
-                    set_states_of_process(random_states)
+                set_states_of_process(random_states)
             return saved.step
 
     def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
@@ -390,16 +389,6 @@ class Checkpoints:
         raise RuntimeError(f"{self.directory} has {what}: {'; '.join(damages)}")
 
 
-@contextmanager
-def _noting(note: str) -> Generator[None]:
-    """Add a note to an error."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(note)
-        raise
-
-
 def _check_step(step: int | None) -> int | None:
     if step is None:
         return None
@@ -426,6 +415,19 @@ def _check_saved_parts(saved: CheckpointReader, names: Sequence[str], advice: st
         raise ValueError(f"{saved.path} {problem}{advice}")
 
 
+def _warn_of_world_size(saved: CheckpointReader) -> None:
+    before = saved.manifest["world_size"]
+    now = processes.world_size()
+    if now != before:
+        warn(
+            f"{saved.path} was saved with a world size of {before}, which is now {now}: values "
+            "that differ between processes, such as random states, are dropped with the missing "
+            "processes; new processes keep their random numbers and the carry of their training "
+            "steps, and get process 0's values of everything else",
+            UserWarning,
+        )
+
+
 def _warn_of_left_out_parts(saved: CheckpointReader, names: Sequence[str]) -> None:
     left_out = [name for name in saved.manifest["parts"] if name not in names]
     if left_out:
@@ -433,25 +435,3 @@ def _warn_of_left_out_parts(saved: CheckpointReader, names: Sequence[str]) -> No
             f"{saved.path} also contains the parts {left_out}, which were not passed. "
             "To resume the run, pass them too; to load only some parts, write partial=True"
         )
-
-
-def _world_size_warning(
-    saved: CheckpointReader, parts_by_name: Mapping[str, CheckpointPart], *, partial: bool
-) -> str:
-    """Return a warning about values dropped or copied between ranks, or an empty string."""
-    before = saved.manifest["world_size"]
-    now = processes.world_size()
-    names = {*parts_by_name}
-    if not partial:
-        names.add(parts.RANDOM_STATES_PART)
-    message = f"{saved.path} was saved with a world size of {before}, which is now {now}: "
-    dropped = sorted(saved.parts_of_ranks(now) & names)
-    if dropped:
-        return f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
-    has_step = any(isinstance(part, parts.TrainStepInterface) for part in parts_by_name.values())
-    if now > before and (has_step or not partial or saved.parts_of_ranks(1) & names):
-        return (
-            f"{message}the new processes keep their random numbers and the carry of their training "
-            "steps, and get process 0's values of everything else"
-        )
-    return ""

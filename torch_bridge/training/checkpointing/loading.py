@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,16 +36,6 @@ class CheckpointReader:
         self.step = checkpoint.step
         self.manifest = checkpoint.undamaged_manifest
         self.reader = file_format.TensorReader(checkpoint.path)
-
-    def parts_of_ranks(self, first: int) -> set[str]:
-        """Return the names of the parts that differ between rank 0 and a rank from `first` on."""
-        names: set[str] = set()
-        for rank in range(first, self.manifest["world_size"]):
-            prefix = file_format.name_of_rank("", rank)
-            for name in self.reader.shapes:
-                if name.startswith(prefix):
-                    names.add(re.split("[./]", name.removeprefix(prefix))[0])
-        return names
 
     def read_structure(self, part: str, rank: int) -> Any:
         """Return a part's state as a rank saved it, with a `StoredValue` for each stored one."""
