@@ -8,7 +8,6 @@ from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import torch
 from torch import nn
 
 from plateau_jax.arguments import checks
@@ -231,29 +230,28 @@ class Checkpoints:
                 states[parts.RANDOM_STATES_PART] = loading.read_random_states(saved)
             return saved, states
 
-        with torch.inference_mode(False), torch.no_grad():
-            arguments = collective_call(check_arguments)
-            checked_step, *_ = _agreed("load", "(step, parts, partial)", arguments)
-            loaded = self._read_newest(checked_step, read, verify=verify)
-            if loaded is None:
-                return None
-            saved, states = loaded
-            if not partial:
-                # Before any part changes: under an error filter a warning raises.
-                _warn_of_world_size(saved)
-                _warn_of_left_out_parts(saved, names)
-            for name, part in parts_by_name.items():
-                state = states[name]
-                try:
-                    collective_call(lambda part=part, state=state: parts.set_state(part, state))
-                except Exception as error:
-                    error.add_note(f"The part {name!r} has rejected its state.")
-                    raise
-            # Last, because a part may draw random numbers while it loads its state.
-            random_states = states.get(parts.RANDOM_STATES_PART)
-            if random_states is not None:
-                set_states_of_process(random_states)
-            return saved.step
+        arguments = collective_call(check_arguments)
+        checked_step, *_ = _agreed("load", "(step, parts, partial)", arguments)
+        loaded = self._read_newest(checked_step, read, verify=verify)
+        if loaded is None:
+            return None
+        saved, states = loaded
+        if not partial:
+            # Before any part changes: under an error filter a warning raises.
+            _warn_of_world_size(saved)
+            _warn_of_left_out_parts(saved, names)
+        for name, part in parts_by_name.items():
+            state = states[name]
+            try:
+                collective_call(lambda part=part, state=state: parts.set_state(part, state))
+            except Exception as error:
+                error.add_note(f"The part {name!r} has rejected its state.")
+                raise
+        # Last, because a part may draw random numbers while it loads its state.
+        random_states = states.get(parts.RANDOM_STATES_PART)
+        if random_states is not None:
+            set_states_of_process(random_states)
+        return saved.step
 
     def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
         """Load a model's weights and buffers from a checkpoint, without an optimizer.
@@ -308,19 +306,18 @@ class Checkpoints:
             _check_saved_parts(saved, [part], advice=': pass the name of the model as part="…"')
             return saved.step, loading.read_model(saved, part, model)
 
-        with torch.inference_mode(False), torch.no_grad():
-            arguments = collective_call(check_arguments)
-            checked_step, _ = _agreed("load_model", "(step, part)", arguments)
-            newest = self._read_newest(checked_step, read, verify=True)
-            # A new training run may start without a checkpoint, but a model would stay random.
-            if newest is None:
-                raise ValueError(
-                    f"{self.directory} has no checkpoint to load: Checkpoints takes the directory "
-                    "given to the run that saved them"
-                )
-            loaded_step, state = newest
-            collective_call(lambda: parts.set_state(model, state))
-            return loaded_step
+        arguments = collective_call(check_arguments)
+        checked_step, _ = _agreed("load_model", "(step, part)", arguments)
+        newest = self._read_newest(checked_step, read, verify=True)
+        # A new training run may start without a checkpoint, but a model would stay random.
+        if newest is None:
+            raise ValueError(
+                f"{self.directory} has no checkpoint to load: Checkpoints takes the directory "
+                "given to the run that saved them"
+            )
+        loaded_step, state = newest
+        collective_call(lambda: parts.set_state(model, state))
+        return loaded_step
 
     def _finish(self) -> None:
         """Wait for the pending save, and raise its error once."""
