@@ -1,7 +1,6 @@
 """Checkpoints of one process: runs resume, saves run in the background, foreign folders stay."""
 
 import copy
-import errno
 import gc
 import multiprocessing
 import os
@@ -215,11 +214,10 @@ def test_full_disk_is_an_os_error(tmp_path):
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, usual[1]))
     try:
-        with pytest.raises(OSError, match=rf"{tmp_path}.*rank-0") as caught:
+        with pytest.raises(OSError, match=rf"{tmp_path}.*rank-0.*too large"):
             checkpoints.save(1, part=Part(torch.ones(1_000_000)), wait=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
-    assert caught.value.errno == errno.EFBIG
     assert checkpoints.steps() == []
     check_no_leftovers(tmp_path, [])
 

@@ -62,8 +62,6 @@ def test_wrong_directory(directory, tmp_path):
         Checkpoints(directory, keep=0)
     with raises(ValueError, "/10 is itself a checkpoint", "directory of the run"):
         Checkpoints(directory / "10")
-    with raises(TypeError, "directory = 5 must be the path of a directory"):
-        Checkpoints(5)
     (tmp_path / "file").touch()
     with raises(NotADirectoryError, "/file'"):
         Checkpoints(tmp_path / "file").load(numbers=[])
@@ -74,12 +72,10 @@ def test_wrong_save(checkpoints):
         checkpoints.save(-1, values=[1])
     with raises(ValueError, "no parts"):
         checkpoints.save(1)
-    for part in ((1, 2), Part):
-        with raises(TypeError, f"part = {part}", "state_dict and load_state_dict"):
-            checkpoints.save(1, part=part)
-    for name in ("../up", "verify"):
-        with raises(ValueError, f"{name!r} must be a valid variable name", "not one of"):
-            checkpoints.save(1, **{name: []})
+    with raises(TypeError, "part = (1, 2)", "state_dict and load_state_dict"):
+        checkpoints.save(1, part=(1, 2))
+    with raises(ValueError, "no part can have the name 'verify'"):
+        checkpoints.save(1, verify=[])
 
 
 def test_wrong_load(checkpoints):
@@ -90,7 +86,7 @@ def test_wrong_load(checkpoints):
     with raises(ValueError, saved, "['more']", unchanged=[numbers]):
         checkpoints.load(numbers=numbers, more=[])
     model = Linear(3, 2, bias=False, device="meta")
-    with raises(ValueError, "model is on the meta device", "model.to_empty(device=...)"):
+    with pytest.raises(UserWarning, match="which is a no-op"):
         checkpoints.load(10, model=model)
 
 

@@ -83,8 +83,6 @@ class Checkpoints:
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 3) -> None:
         self.keep = checks.at_least("keep", keep, 1)
-        if not isinstance(directory, str | os.PathLike):
-            raise TypeError(checks.must("directory", directory, "be the path of a directory"))
         self.directory = Path(directory).absolute()
         checkpoint_dirs.check_run_directory(self.directory)
 
@@ -198,7 +196,7 @@ class Checkpoints:
             TypeError: `step` is not an integer; a part has no state.
             ValueError: One of these:
 
-                - There are no parts, or a part is on the meta device.
+                - There are no parts.
                 - No checkpoint has this number, or it lacks a part of this name.
                 - The arguments differ between ranks.
                 - A different version saved the checkpoint.
@@ -217,8 +215,6 @@ class Checkpoints:
         def check_arguments() -> tuple[int | None, list[str], bool]:
             self._finish()
             parts.check_parts(parts_by_name)
-            for name, part in parts_by_name.items():
-                parts.check_memory(name, part)
             return _check_step(step), names, partial
 
         def read(saved: CheckpointReader) -> tuple[CheckpointReader, dict[str, Any]]:
@@ -276,7 +272,6 @@ class Checkpoints:
 
                 - The directory has no checkpoint, or none with this number.
                 - The checkpoint has no such part.
-                - The model is on the meta device.
                 - The arguments differ between ranks.
                 - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; the part is of a different model;
@@ -299,7 +294,6 @@ class Checkpoints:
 
         def check_arguments() -> tuple[int | None, list[str]]:
             self._finish()
-            parts.check_memory("model", model)
             return _check_step(step), [part]
 
         def read(saved: CheckpointReader) -> tuple[int, Any]:

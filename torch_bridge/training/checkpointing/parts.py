@@ -9,7 +9,6 @@ from torch.optim import Optimizer
 from plateau_jax.arguments import checks
 from plateau_jax.runs.curve_scheduler import CURVE_SCHEDULER_FORMAT
 from torch_bridge.schedulers.scheduler_state import FOLLOWER_FORMAT, SCHEDULER_FORMAT
-from torch_bridge.training.checkpointing import file_format
 from torch_bridge.training.checkpointing.states import SplitState, map_leaves, split_state
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import host_copier
@@ -36,9 +35,9 @@ class TrainStepInterface(Stateful, Protocol):
 
 
 RANDOM_STATES_PART = "random-states"
-"""The name of the random states, which are stored as a part is. No part can have it."""
+"""The name of the random states, which are stored as a part is."""
 
-_RESERVED_NAMES = (file_format.RESERVED_NAME, "verify", "partial")  # two are arguments of `load`
+_RESERVED_NAMES = (RANDOM_STATES_PART, "verify", "partial")  # two are arguments of `load`
 
 _SCHEDULES = [
     item.kind
@@ -66,33 +65,20 @@ CheckpointPart = Stateful | dict[str, Any] | list[Any]
 
 
 def check_parts(parts: Mapping[str, Any]) -> None:
-    """Check that there are parts, that their names are identifiers, and that each has a state."""
+    """Check that there are parts, that `load` can take their names, and that each has a state."""
     if not parts:
         raise ValueError(
             "there are no parts: pass them by name, such as step=train_step, loader=loader"
         )
     for name, part in parts.items():
-        if not name.isidentifier() or name in _RESERVED_NAMES:
-            raise ValueError(
-                f"{checks.short_repr(name)} must be a valid variable name, and not one of "
-                f"{_RESERVED_NAMES}"
-            )
-        if isinstance(part, type) or not isinstance(part, Stateful | dict | list):
+        if name in _RESERVED_NAMES:
+            raise ValueError(f"no part can have the name {name!r}")
+        if not isinstance(part, Stateful | dict | list):
             raise TypeError(
                 checks.must(
                     name, part, "have state_dict and load_state_dict, or be a dictionary or a list"
                 )
             )
-
-
-def check_memory(name: str, part: CheckpointPart) -> None:
-    """Check that a part has memory to load into: torch copies nothing to the meta device."""
-    if not isinstance(part, nn.Module):
-        return
-    if any(tensor.is_meta for tensor in (*part.parameters(), *part.buffers())):
-        raise ValueError(
-            f"{name} is on the meta device, without memory: call {name}.to_empty(device=...) first"
-        )
 
 
 def get_state(part: CheckpointPart) -> Any:
