@@ -43,7 +43,6 @@ _PLAIN_TYPES = (
     torch.device,
     torch.Size,
 )
-_MAX_INT_BITS = 2032  # `torch.load(weights_only=True)` reads no integer of more than 255 bytes
 
 
 @dataclass
@@ -161,5 +160,3 @@ def _check_plain(path: str, value: Any) -> None:
     value_type = cast("type[Any]", type(value))
     if value_type not in _PLAIN_TYPES:
         raise unsupported(path, f"of {stored_values.full_name(value_type)}")
-    if value_type is int and value.bit_length() > _MAX_INT_BITS:
-        raise unsupported(path, f"an integer of more than {_MAX_INT_BITS} bits")
