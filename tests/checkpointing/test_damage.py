@@ -86,7 +86,7 @@ def check_damage(directory, damage):
 @pytest.mark.parametrize("name", [MANIFEST, TENSORS])
 def test_missing_file(copied, step_2, name):
     (step_2 / name).unlink()
-    check_damage(copied, f"{name} is missing")
+    check_damage(copied, f"{name} can't be read: .*No such file")
 
 
 def test_additional_file(copied, step_2):
@@ -98,11 +98,6 @@ def test_additional_file(copied, step_2):
 def test_manifest_of_a_different_checkpoint(copied, step_2):
     shutil.copytree(copied / "1", step_2, dirs_exist_ok=True)
     check_damage(copied, f"{MANIFEST} is that of checkpoint 1")
-
-
-def test_manifest_of_a_different_kind(copied, step_2):
-    change_manifest(step_2, kind="loader")
-    check_damage(copied, f"{MANIFEST} is malformed")
 
 
 @pytest.mark.parametrize("name", [MANIFEST, TENSORS])
@@ -132,7 +127,7 @@ def test_all_damaged_checkpoints_are_named(copied, step_2):
     (copied / "1" / MANIFEST).unlink()
     (step_2 / MANIFEST).unlink()
     checkpoints = Checkpoints(copied)
-    message = r"only damaged checkpoints: 2: .*is missing; 1: .*is missing"
+    message = r"only damaged checkpoints: 2: .*No such file.*; 1: .*No such file"
     with pytest.raises(RuntimeError, match=message):
         checkpoints.load(part=Part())
     with pytest.raises(RuntimeError, match=message):
@@ -152,7 +147,8 @@ def test_checkpoint_with_damaged_manifest_may_be_newest(copied, step_2):
         with pytest.warns(UserWarning, match=message):
             assert checkpoints.load(part=part) == step
         assert part.state == step
-        assert checkpoints.load(step, part=part) == step
+    with pytest.warns(UserWarning, match=message):
+        assert checkpoints.load(2, part=part) == 2
     assert (step_2 / MANIFEST).read_bytes() == b"?"
 
 
@@ -183,18 +179,10 @@ def test_load_that_starts_again_warns_at_the_users_line(copied, step_2):
         ({"compressed": True}, "has the entry 'compressed', .* it was"),
     ],
 )
-def test_checkpoint_of_a_different_version_is_not_skipped(copied, step_2, entries, problem):
-    """The run would continue from an older checkpoint."""
+def test_checkpoint_of_a_different_version(copied, step_2, entries, problem):
+    """It is named and skipped, as a damaged one is."""
     change_manifest(step_2, **entries)
-    message = f"{problem} saved by a different version of plateau-jax"
-    check_reads_fail(copied, ValueError, message)
-    part = Part()
-    checkpoints = Checkpoints(copied)
-    with pytest.raises(ValueError, match=message):
-        checkpoints.load(part=part, partial=True)
-    with pytest.raises(ValueError, match=message):
-        checkpoints.load_model(constant_model(0), part="model")
-    assert checkpoints.load(1, part=part, partial=True) == 1
+    check_damage(copied, f"{problem} saved by a different version of plateau-jax")
 
 
 def test_step_of_a_different_version_is_not_read(tmp_path):
@@ -226,7 +214,7 @@ def test_each_file_is_verified_by_one_rank(tmp_path):
     """In the order of the ranks, so each can verify what it wrote; that of a set differs."""
     names = [rank_file(number) for number in range(20)]
     files = dict.fromkeys(names, "")
-    checkpoint = SimpleNamespace(path=tmp_path, undamaged_manifest={"files": files})
+    checkpoint = SimpleNamespace(path=tmp_path, manifest={"files": files})
     expected = [names[0::3], names[1::3], names[2::3]]
     assert on_each_rank(loading.files_to_verify, checkpoint, processes=3) == expected
 
@@ -242,7 +230,7 @@ def test_load_without_verifying_compares_no_digest(copied, step_2):
     assert checkpoints.load(verify=False, partial=True, part=part) == 2
     assert part.state["weights"][0] == 8
     tensors.unlink()
-    message = f"newer ones are damaged: 2: {TENSORS} is missing"
+    message = f"newer ones are damaged: 2: {TENSORS} can't be read"
     with pytest.warns(UserWarning, match=message):
         assert checkpoints.load(verify=False, partial=True, part=part) == 1
 

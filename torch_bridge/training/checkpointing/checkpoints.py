@@ -3,8 +3,6 @@
 import os
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -199,7 +197,6 @@ class Checkpoints:
                 - There are no parts.
                 - No checkpoint has this number, or it lacks a part of this name.
                 - The arguments differ between ranks.
-                - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             UnpicklingError: The class of a tensor is not in torch's list of safe globals.
             Exception: The error that a part raises if it rejects its state, with a note that names
@@ -273,7 +270,6 @@ class Checkpoints:
                 - The directory has no checkpoint, or none with this number.
                 - The checkpoint has no such part.
                 - The arguments differ between ranks.
-                - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; the part is of a different model;
                 or another rank has failed.
 
@@ -324,22 +320,7 @@ class Checkpoints:
 
     def _list(self) -> list[CheckpointDir]:
         """Return the checkpoints that rank 0 lists: other ranks may see different ones by now."""
-        listed = collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
-        # The directory's path may differ by rank.
-        return [replace(found, path=self.directory / found.path.name) for found in listed]
-
-    def _checkpoints_of(self, step: int, listed: Sequence[CheckpointDir]) -> list[CheckpointDir]:
-        """Return the checkpoints of this step, the one to load last.
-
-        There are several if a damaged one was saved again.
-        """
-        of_step = [checkpoint for checkpoint in listed if checkpoint.step == step]
-        if not of_step:
-            steps = sorted({checkpoint.step for checkpoint in listed})
-            raise ValueError(
-                f"{self.directory} has no checkpoint {step}; it has {checks.short_repr(steps)}"
-            )
-        return sorted(of_step, key=lambda checkpoint: checkpoint.save_index < inf)
+        return collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
 
     def _read_newest(
         self,
@@ -356,7 +337,12 @@ class Checkpoints:
         listed = self._list()
         candidates = listed
         if step is not None:
-            candidates = self._checkpoints_of(step, listed)
+            candidates = [checkpoint for checkpoint in listed if checkpoint.step == step]
+            if not candidates:
+                steps = sorted({checkpoint.step for checkpoint in listed})
+                raise ValueError(
+                    f"{self.directory} has no checkpoint {step}; it has {checks.short_repr(steps)}"
+                )
 
         damages: list[str] = []
         for checkpoint in reversed(candidates):

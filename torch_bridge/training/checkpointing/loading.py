@@ -34,7 +34,7 @@ class CheckpointReader:
     def __init__(self, checkpoint: CheckpointDir) -> None:
         self.path = checkpoint.path
         self.step = checkpoint.step
-        self.manifest = checkpoint.undamaged_manifest
+        self.manifest = checkpoint.manifest
         self.reader = file_format.TensorReader(checkpoint.path)
 
     def read_structure(self, part: str, rank: int) -> Any:
@@ -203,8 +203,6 @@ def read_verified(
     Returns:
         The value that `read` returns, and ""; or None, and a description of the damage.
     """
-    if checkpoint.is_of_different_version:
-        raise ValueError(f"{checkpoint.path}: {checkpoint.damage}")
     if checkpoint.damage:
         return None, f"{checkpoint.step}: {checkpoint.damage}"
 
@@ -252,14 +250,14 @@ def files_to_verify(checkpoint: CheckpointDir) -> list[str]:
     """Return the names of this rank's share of the files."""
     # Also a file that does not belong to it: `CheckpointReader` would read it too.
     present = file_format.list_files(checkpoint.path)
-    names = {*present, *checkpoint.undamaged_manifest["files"]}
+    names = {*present, *checkpoint.manifest["files"]}
     all_names = sorted(names, key=lambda name: (len(name), name))  # rank 2 before rank 10
     return all_names[processes.rank() :: processes.world_size()]
 
 
 def _find_damage(checkpoint: CheckpointDir, name: str, *, verify: bool) -> str:
     """Return what is wrong with a file, or an empty string."""
-    files = checkpoint.undamaged_manifest["files"]
+    files = checkpoint.manifest["files"]
     if name not in files:
         return f"{checkpoint.step}: {name} does not belong to it"
     try:
@@ -267,8 +265,6 @@ def _find_damage(checkpoint: CheckpointDir, name: str, *, verify: bool) -> str:
             if not verify:
                 return ""
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        return f"{checkpoint.step}: {name} is missing"
     except OSError as error:
         return f"{checkpoint.step}: {name} can't be read: {error}"
     if digest != files[name]:
