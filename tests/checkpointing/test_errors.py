@@ -74,6 +74,8 @@ def test_wrong_load(checkpoints):
     numbers = [5]  # checkpoint 50 has another number
     with raises(ValueError, "no checkpoint 3", "[10, 20, 50]", unchanged=[numbers]):
         checkpoints.load(3, numbers=numbers)
+    with raises(ValueError, "no checkpoint '50'", "[10, 20, 50]", unchanged=[numbers]):
+        checkpoints.load("50", numbers=numbers)
     saved = "['model', 'numbers', 'options', 'optimizer']"
     with raises(ValueError, saved, "['more']", unchanged=[numbers]):
         checkpoints.load(numbers=numbers, more=[])
@@ -116,13 +118,6 @@ def test_values_that_a_checkpoint_cannot_hold(tmp_path, value, message):
     with pytest.raises(TypeError, match=re.escape(message)) as caught:
         checkpoints.save(1, part=Part({"a": value}))
     assert "\n" not in str(caught.value)
-    assert not list(tmp_path.iterdir())
-
-
-def test_part_named_wait(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "run")
-    with pytest.raises(TypeError, match=r"^wait = .* must be a bool; no part"):
-        checkpoints.save(1, model=bare_linear(), wait=Part({}))
     assert not list(tmp_path.iterdir())
 
 

@@ -104,9 +104,8 @@ class Checkpoints:
             **parts_by_name: The parts, each under a name of your choice.
 
         Raises:
-            TypeError: `step` is not an integer, or `wait` no bool; a part was passed without its
-                name; a part has no state, or its state contains a value that a checkpoint can't
-                contain.
+            TypeError: `step` is not an integer; a part was passed without its name; a part has no
+                state, or its state contains a value that a checkpoint can't contain.
             ValueError: There are no parts; the number is negative; or one of these differs between
                 ranks:
 
@@ -122,7 +121,6 @@ class Checkpoints:
 
         def copy_parts() -> tuple[tuple[int, list[str]], dict[str, str], str]:
             checked_step = checks.at_least("step", step, 0)
-            checks.boolean("wait", wait, "be a bool; no part can have this name")
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 states[name] = parts.copy_state(name, part)
@@ -191,7 +189,7 @@ class Checkpoints:
             None.
 
         Raises:
-            TypeError: `step` is not an integer; a part has no state.
+            TypeError: A part has no state.
             ValueError: One of these:
 
                 - There are no parts.
@@ -212,7 +210,7 @@ class Checkpoints:
         def check_arguments() -> tuple[int | None, list[str], bool]:
             self._finish()
             parts.check_parts(parts_by_name)
-            return _check_step(step), names, partial
+            return step, names, partial
 
         def read(saved: CheckpointReader) -> tuple[CheckpointReader, dict[str, Any]]:
             _check_saved_parts(saved, names)
@@ -224,8 +222,8 @@ class Checkpoints:
             return saved, states
 
         arguments = collective_call(check_arguments)
-        checked_step, *_ = _agreed("load", "(step, parts, partial)", arguments)
-        loaded = self._read_newest(checked_step, read, verify=verify)
+        agreed_step, *_ = _agreed("load", "(step, parts, partial)", arguments)
+        loaded = self._read_newest(agreed_step, read, verify=verify)
         if loaded is None:
             return None
         saved, states = loaded
@@ -264,7 +262,6 @@ class Checkpoints:
             The number of the checkpoint.
 
         Raises:
-            TypeError: `step` is not an integer.
             ValueError: One of these:
 
                 - The directory has no checkpoint, or none with this number.
@@ -290,15 +287,15 @@ class Checkpoints:
 
         def check_arguments() -> tuple[int | None, list[str]]:
             self._finish()
-            return _check_step(step), [part]
+            return step, [part]
 
         def read(saved: CheckpointReader) -> tuple[int, Any]:
             _check_saved_parts(saved, [part], advice=': pass the name of the model as part="…"')
             return saved.step, loading.read_model(saved, part, model)
 
         arguments = collective_call(check_arguments)
-        checked_step, _ = _agreed("load_model", "(step, part)", arguments)
-        newest = self._read_newest(checked_step, read, verify=True)
+        agreed_step, _ = _agreed("load_model", "(step, part)", arguments)
+        newest = self._read_newest(agreed_step, read, verify=True)
         # A new training run may start without a checkpoint, but a model would stay random.
         if newest is None:
             raise ValueError(
@@ -341,7 +338,7 @@ class Checkpoints:
             if not candidates:
                 steps = sorted({checkpoint.step for checkpoint in listed})
                 raise ValueError(
-                    f"{self.directory} has no checkpoint {step}; it has {checks.short_repr(steps)}"
+                    f"{self.directory} has no checkpoint {step!r}; it has {checks.short_repr(steps)}"
                 )
 
         damages: list[str] = []
@@ -364,12 +361,6 @@ class Checkpoints:
         if step is None:
             what = "only damaged checkpoints"
         raise RuntimeError(f"{self.directory} has {what}: {'; '.join(damages)}")
-
-
-def _check_step(step: int | None) -> int | None:
-    if step is None:
-        return None
-    return checks.at_least("step", step, 0)
 
 
 def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
-from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +17,7 @@ from torch_bridge.training.checkpointing import file_format, parts
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
 from torch_bridge.training.checkpointing.parts import CheckpointPart
 from torch_bridge.training.checkpointing.states import map_leaves, read_structure
-from torch_bridge.training.checkpointing.stored_values import StoredValue, decode
+from torch_bridge.training.checkpointing.stored_values import BYTES, StoredValue, decode
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import empty_dtensor, mesh_of
 from torch_bridge.training.distributed.plain_names import plain_state, renamed_state
@@ -98,16 +97,16 @@ def _structure_of_averaged(structure: dict[str, Any]) -> dict[str, Any]:
 
 def _read_tensors(saved: CheckpointReader, structure: Any, name: str, part: CheckpointPart) -> Any:
     """Return the structure of a part's state with its stored values read."""
-    allocator = _TensorAllocator(name, part)
+    sharded = _sharded_tensors(name, part)
     tensors: dict[str, Tensor] = {}
 
     def allocate(path: str, leaf: Any) -> None:
         if not isinstance(leaf, StoredValue) or leaf.name in tensors:
             return
-        if leaf.is_bytes:
+        if leaf.kind == BYTES:
             tensors[leaf.name] = saved.reader.empty_bytes(leaf.name)
         else:
-            tensors[leaf.name] = allocator.allocate(path, leaf)
+            tensors[leaf.name] = _allocate(path, leaf, sharded)
 
     def fill(_: str, leaf: Any) -> Any:
         if not isinstance(leaf, StoredValue):
@@ -119,61 +118,20 @@ def _read_tensors(saved: CheckpointReader, structure: Any, name: str, part: Chec
     return map_leaves(name, structure, fill)
 
 
-class _TensorAllocator:
-    """Allocates the tensors of a part to read into, sharded as the part needs them.
+def _sharded_tensors(name: str, part: CheckpointPart) -> dict[str, Tensor]:
+    """Return the DTensors that a part has now, by their paths in its state.
 
-    A tensor is sharded like the tensor that the part has now. An optimizer that has not stepped yet
-    has none, and whole moments would take many times the memory of a shard. So they are sharded
-    like their parameter. A tensor of a different shape is sharded as it was saved.
+    An optimizer that has not stepped yet has none, and whole moments would take many times the
+    memory of a shard. So its parameters are added, by the path of their state.
     """
-
-    def __init__(self, name: str, part: CheckpointPart) -> None:
-        self._name = name
-        self._part = part
-
-    @cached_property
-    def _current(self) -> dict[str, Any]:
-        """The leaves of the part's state, by path.
-
-        Empty without a process group, since only DTensors matter.
-        """
-        leaves: dict[str, Any] = {}
-        if processes.has_group():
-            with suppress(Exception):  # the part may have no state yet
-                state: Any = parts.get_state(self._part)
-                map_leaves(self._name, state, leaves.setdefault)
-        return leaves
-
-    @cached_property
-    def _sharded_parameters(self) -> dict[str, Tensor]:
-        """The sharded parameters of an optimizer or a training step, by the path of their state."""
-        by_path: dict[str, Tensor] = {}
-        for path, optimizer in _optimizers_by_path(self._name, self._part).items():
+    leaves: dict[str, Any] = {}
+    if processes.has_group():
+        with suppress(Exception):  # the part may have no state yet
+            map_leaves(name, parts.get_state(part), leaves.setdefault)
+        for path, optimizer in _optimizers_by_path(name, part).items():
             for index, parameter in enumerate(parameters_of(optimizer)):
-                if mesh_of(parameter) is not None:
-                    by_path[f"{path}.state.{index}"] = parameter
-        return by_path
-
-    def allocate(self, path: str, stored: StoredValue) -> Tensor:
-        """Return an uninitialized tensor for a path of the part's state."""
-        meta = stored.meta
-        like = self._current.get(path)
-        if like is None:
-            like = self._parameter_of(path)
-        if isinstance(like, Tensor) and mesh_of(like) is not None:
-            if like.shape == meta.shape:
-                return torch.empty_like(like.detach(), dtype=meta.dtype, device="cpu")
-            if stored.placements is not None:
-                return empty_dtensor(mesh_of(like), meta.shape, meta.dtype, stored.placements)
-        return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu")
-
-    def _parameter_of(self, path: str) -> Tensor | None:
-        """Return the sharded parameter whose state a path belongs to."""
-        while path and self._sharded_parameters:
-            path = path.rpartition(".")[0]
-            if path in self._sharded_parameters:
-                return self._sharded_parameters[path]
-        return None
+                leaves[f"{path}.state.{index}"] = parameter
+    return {path: leaf for path, leaf in leaves.items() if mesh_of(leaf) is not None}
 
 
 def _optimizers_by_path(name: str, part: CheckpointPart) -> dict[str, Optimizer]:
@@ -186,6 +144,24 @@ def _optimizers_by_path(name: str, part: CheckpointPart) -> dict[str, Optimizer]
     if len(part.optimizers) == 1:
         return {path: part.optimizers[0]}
     return {f"{path}.{index}": optimizer for index, optimizer in enumerate(part.optimizers)}
+
+
+def _allocate(path: str, stored: StoredValue, sharded: Mapping[str, Tensor]) -> Tensor:
+    """Return an uninitialized tensor for a path of a part's state.
+
+    It is sharded like the tensor that the part has there, or like the parameter whose state it
+    belongs to. If that has a different shape, it is sharded as it was saved.
+    """
+    meta = stored.meta
+    while path and path not in sharded:
+        path = path.rpartition(".")[0]
+    if path:
+        like = sharded[path]
+        if like.shape == meta.shape:
+            return torch.empty_like(like.detach(), dtype=meta.dtype, device="cpu")
+        if stored.placements is not None:
+            return empty_dtensor(mesh_of(like), meta.shape, meta.dtype, stored.placements)
+    return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu")
 
 
 def read_verified(

@@ -24,6 +24,7 @@ from plateau_jax.arguments import checks
 from torch_bridge.training.checkpointing import file_format, stored_values
 from torch_bridge.training.checkpointing.stored_values import (
     ARRAY,
+    BYTES,
     SCALAR,
     StoredValue,
     unsupported,
@@ -60,7 +61,7 @@ class SplitState:
 
     def add_tensor(self, path: str, copied: Tensor, kind: str) -> Tensor:
         """Add a copied tensor; return an empty one for the structure."""
-        meta = stored_values.empty_meta(copied)
+        meta = torch.empty_strided(copied.shape, copied.stride(), dtype=copied.dtype, device="meta")
         name = self._names.get(id(copied))
         if name is None:
             name = _free_name(path, self.tensors)
@@ -80,7 +81,9 @@ class SplitState:
         for stored in self.stored:
             if stored.name not in tensors:
                 tensor = self.tensors[stored.name]
-                tensors[stored.name] = stored_values.encode(stored, tensor)
+                if stored.kind == BYTES:
+                    tensor = stored_values.to_bytes(tensor)
+                tensors[stored.name] = tensor
         return tensors
 
 

@@ -42,10 +42,6 @@ class StoredValue:
     placements: list[int | None] | None
     """The `placements_of` the saved DTensor; None for a plain tensor."""
 
-    @property
-    def is_bytes(self) -> bool:
-        return self.kind == BYTES
-
 
 def kind_of(tensor: Tensor) -> str:
     """Return the kind of a tensor."""
@@ -55,27 +51,15 @@ def kind_of(tensor: Tensor) -> str:
     return BYTES
 
 
-def encode(stored: StoredValue, tensor: Tensor) -> Tensor:
-    """Return the tensor that a file contains in place of a copied one."""
-    if stored.is_bytes:
-        return to_bytes(tensor)
-    return tensor
-
-
 def decode(stored: StoredValue, tensor: Tensor) -> Any:
     """Return the value that a file contains as a tensor."""
     if stored.kind == ARRAY:
         return tensor.numpy()
     if stored.kind == SCALAR:
         return tensor.numpy()[()]
-    if stored.is_bytes:
+    if stored.kind == BYTES:
         return from_bytes(tensor)
     return tensor
-
-
-def empty_meta(tensor: Tensor) -> Tensor:
-    """Return an empty tensor of the same dtype, shape and stride."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 # Bytes.
