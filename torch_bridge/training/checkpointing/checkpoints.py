@@ -336,10 +336,8 @@ class Checkpoints:
         if step is not None:
             candidates = [checkpoint for checkpoint in listed if checkpoint.step == step]
             if not candidates:
-                steps = sorted({checkpoint.step for checkpoint in listed})
-                raise ValueError(
-                    f"{self.directory} has no checkpoint {step!r}; it has {checks.short_repr(steps)}"
-                )
+                steps = checks.short_repr(sorted({checkpoint.step for checkpoint in listed}))
+                raise ValueError(f"{self.directory} has no checkpoint {step!r}; it has {steps}")
 
         damages: list[str] = []
         for checkpoint in reversed(candidates):
