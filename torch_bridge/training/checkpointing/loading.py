@@ -195,7 +195,9 @@ def read_verified(
                 value = read(CheckpointReader(checkpoint))
             finally:
                 damages += [verified.result() for verified in pending]
-                damages.append(_find_change(checkpoint))
+                # A save in another process may have put a different checkpoint in its place.
+                if read_checkpoint(checkpoint.path, checkpoint.step) != checkpoint:
+                    damages.append(f"{checkpoint.step}: it changed while it was read")
     except Exception as caught:  # of a damaged file, there may be any error
         error = caught
     damage = "; ".join(filter(None, damages))
@@ -209,17 +211,6 @@ def read_verified(
     finally:
         del error  # its traceback refers to this frame, a cycle that would keep what was read alive
     return value, ""
-
-
-def _find_change(checkpoint: CheckpointDir) -> str:
-    """Return a message if a save in another process has replaced or removed the checkpoint, or "".
-
-    The files are opened at different times by their paths, so they could be those of two
-    checkpoints.
-    """
-    if read_checkpoint(checkpoint.path, checkpoint.step) == checkpoint:
-        return ""
-    return f"{checkpoint.step}: it was replaced or removed while it was read"
 
 
 def files_to_verify(checkpoint: CheckpointDir) -> list[str]:
