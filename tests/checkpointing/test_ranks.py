@@ -171,9 +171,10 @@ def test_error_of_writing_is_raised_on_all(tmp_path):
 def test_different_steps_are_rejected(tmp_path):
     saved = SavedParts(tmp_path)
     error = error_of(saved.save, 2 + rank(), wait=False)
-    message = "rank 0 calls save with (step, parts) = (2, ['part', 'second']), and rank 1 with (3, "
-    assert message in error
+    assert "step = 2 on rank 0, and 3 on rank 1: every rank must name the same checkpoint" in error
     assert "rank 1 failed" not in error
+    error = error_of(saved.checkpoints.load, rank(), part=saved.part, second=saved.second)
+    assert "step = 0 on rank 0, and 1 on rank 1: every rank" in error
     saved.check_unchanged()
 
 

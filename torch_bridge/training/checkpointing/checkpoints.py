@@ -119,24 +119,23 @@ class Checkpoints:
         """
         states: dict[str, SplitState] = {}
 
-        def copy_parts() -> tuple[tuple[int, list[str]], dict[str, str], str]:
+        def copy_parts() -> tuple[int, dict[str, str], str]:
             checked_step = checks.at_least("step", step, 0)
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 states[name] = parts.copy_state(name, part)
             name = parts.RANDOM_STATES_PART
             states[name] = parts.copy_state(name, get_states_of_process())
-            arguments = checked_step, list(parts_by_name)
-            return arguments, parts.entries_of_all_ranks(states), uuid.uuid4().hex
+            entries = {"step": str(checked_step), "parts": str(list(parts_by_name))}
+            entries.update(parts.entries_of_all_ranks(states))
+            return checked_step, entries, uuid.uuid4().hex
 
         earlier = Checkpoints._pending
         if earlier is not None:
             earlier.join()  # so that its copy is freed
         ranks = collective_call(copy_parts)
-        arguments = [arguments_of_rank for arguments_of_rank, _, _ in ranks]
-        checked_step, _ = _agreed("save", "(step, parts)", arguments)
         parts.check_same_entries([entries for _, entries, _ in ranks])
-        _, _, save_id = ranks[0]
+        checked_step, _, save_id = ranks[0]
         path = checkpoint_dirs.partial_path(self.directory, checked_step, save_id)
         save = saving.Save(checked_step, states, list(parts_by_name), path, self.keep)
         Checkpoints._pending = saving.BackgroundSave(save)
@@ -194,7 +193,7 @@ class Checkpoints:
 
                 - There are no parts.
                 - No checkpoint has this number, or it lacks a part of this name.
-                - The arguments differ between ranks.
+                - The number, or the names of the parts, differ between ranks.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             UnpicklingError: The class of a tensor is not in torch's list of safe globals.
             Exception: The error that a part raises if it rejects its state, with a note that names
@@ -207,10 +206,10 @@ class Checkpoints:
         """
         names = list(parts_by_name)
 
-        def check_arguments() -> tuple[int | None, list[str], bool]:
+        def start() -> dict[str, str]:
             self._finish()
             parts.check_parts(parts_by_name)
-            return step, names, partial
+            return {"step": str(step), "parts": str(names)}
 
         def read(saved: CheckpointReader) -> tuple[CheckpointReader, dict[str, Any]]:
             _check_saved_parts(saved, names)
@@ -221,9 +220,8 @@ class Checkpoints:
                 states[parts.RANDOM_STATES_PART] = loading.read_random_states(saved)
             return saved, states
 
-        arguments = collective_call(check_arguments)
-        agreed_step, *_ = _agreed("load", "(step, parts, partial)", arguments)
-        loaded = self._read_newest(agreed_step, read, verify=verify)
+        parts.check_same_entries(collective_call(start))
+        loaded = self._read_newest(step, read, verify=verify)
         if loaded is None:
             return None
         saved, states = loaded
@@ -285,17 +283,16 @@ class Checkpoints:
         >>> directory.cleanup()
         """
 
-        def check_arguments() -> tuple[int | None, list[str]]:
+        def start() -> dict[str, str]:
             self._finish()
-            return step, [part]
+            return {"step": str(step), "part": part}
 
         def read(saved: CheckpointReader) -> tuple[int, Any]:
             _check_saved_parts(saved, [part], advice=': pass the name of the model as part="…"')
             return saved.step, loading.read_model(saved, part, model)
 
-        arguments = collective_call(check_arguments)
-        agreed_step, _ = _agreed("load_model", "(step, part)", arguments)
-        newest = self._read_newest(agreed_step, read, verify=True)
+        parts.check_same_entries(collective_call(start))
+        newest = self._read_newest(step, read, verify=True)
         # A new training run may start without a checkpoint, but a model would stay random.
         if newest is None:
             raise ValueError(
@@ -359,17 +356,6 @@ class Checkpoints:
         if step is None:
             what = "only damaged checkpoints"
         raise RuntimeError(f"{self.directory} has {what}: {'; '.join(damages)}")
-
-
-def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:
-    """Return the arguments of a call; raise ValueError if they differ between ranks."""
-    for rank, of_rank in enumerate(arguments):
-        if of_rank != arguments[0]:
-            raise ValueError(
-                f"rank 0 calls {call} with {names} = {checks.short_repr(arguments[0])}, and rank "
-                f"{rank} with {checks.short_repr(of_rank)}"
-            )
-    return arguments[0]
 
 
 def _check_saved_parts(saved: CheckpointReader, names: Sequence[str], advice: str = "") -> None:

@@ -148,7 +148,7 @@ def entries_of_all_ranks(states: Mapping[str, SplitState]) -> dict[str, str]:
 
 
 def check_same_entries(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
-    """Reject entries that differ. Takes the `entries_of_all_ranks` of each rank."""
+    """Reject entries that differ between ranks."""
     first: dict[str, tuple[int, str]] = {}
     for rank, entries in enumerate(entries_by_rank):
         for path, value in entries.items():
@@ -156,8 +156,8 @@ def check_same_entries(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
             if value != first_value:
                 raise ValueError(
                     f"{path} = {first_value} on rank {first_rank}, and {value} on rank {rank}: "
-                    "every rank must have the same curves and peaks, make the same steps, and have "
-                    "its parameters in the same order. With a hold rule, call "
+                    "every rank must name the same checkpoint and parts, and have the same curves "
+                    "and peaks, steps, and order of parameters. With a hold rule, call "
                     "scheduler.step(metric=loss) with the mean of the losses of all ranks; with a "
                     "DataClock, scheduler.step(count=n) with the sum of their counts. "
                     "torch.distributed.all_reduce gives both"
