@@ -94,7 +94,7 @@ class Checkpoints:
         return sorted({checkpoint.step for checkpoint in complete})
 
     def save(self, step: int, /, *, wait: bool = False, **parts_by_name: CheckpointPart) -> None:
-        """Save the parts as they are now. Waits for an earlier save that is still pending.
+        """Save the parts as they are now. Waits for an earlier save of this process.
 
         Args:
             step: The number of the checkpoint, at least 0, by position. An older checkpoint with
