@@ -44,6 +44,7 @@ _PLAIN_TYPES = (
     torch.device,
     torch.Size,
 )
+_MAX_INT_BITS = 2032  # `torch.load(weights_only=True)` reads no integer of more than 255 bytes
 
 
 @dataclass
@@ -61,7 +62,7 @@ class SplitState:
 
     def add_tensor(self, path: str, copied: Tensor, kind: str) -> Tensor:
         """Add a copied tensor; return an empty one for the structure."""
-        meta = torch.empty_strided(copied.shape, copied.stride(), dtype=copied.dtype, device="meta")
+        meta = stored_values.empty_meta(copied)
         name = self._names.get(id(copied))
         if name is None:
             name = _free_name(path, self.tensors)
@@ -163,3 +164,5 @@ def _check_plain(path: str, value: Any) -> None:
     value_type = cast("type[Any]", type(value))
     if value_type not in _PLAIN_TYPES:
         raise unsupported(path, f"of {stored_values.full_name(value_type)}")
+    if value_type is int and value.bit_length() > _MAX_INT_BITS:
+        raise unsupported(path, f"an integer of more than {_MAX_INT_BITS} bits")

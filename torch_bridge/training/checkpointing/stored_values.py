@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch_bridge.training.checkpointing.file_format import STORED_DTYPES
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import local_shard, mesh_of
-from torch_bridge.training.distributed.subclasses import wraps_tensors
+from torch_bridge.training.distributed.subclasses import map_inner, wraps_tensors
 
 # The kinds of stored values.
 TENSOR = "tensor"
@@ -62,6 +62,11 @@ def decode(stored: StoredValue, tensor: Tensor) -> Any:
     return tensor
 
 
+def empty_meta(tensor: Tensor) -> Tensor:
+    """Return an empty tensor of the same dtype, shape and stride."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
 # Bytes.
 
 
@@ -87,9 +92,13 @@ def from_bytes(content: Tensor) -> Any:
 def check_tensor(path: str, tensor: Tensor) -> None:
     """Raise a TypeError if a checkpoint can't hold a tensor."""
     local = local_shard(tensor)
-    is_plain = type(local) in (Tensor, nn.Parameter) and local.layout == torch.strided
-    if not is_plain and not wraps_tensors(local):
-        raise unsupported(path, f"a {local.layout} {type(local).__name__}")
+    if wraps_tensors(local):
+        _check_read_back(path, local)
+    else:
+        is_plain = type(local) in (Tensor, nn.Parameter) and local.layout == torch.strided
+        if not is_plain or local.is_meta or local.is_quantized:
+            kind = f"a {local.layout} {type(local).__name__} of {local.dtype} on {local.device}"
+            raise unsupported(path, kind)
     mesh = mesh_of(tensor)
     if mesh is None:
         return
@@ -97,6 +106,23 @@ def check_tensor(path: str, tensor: Tensor) -> None:
         raise unsupported(path, f"a shard of {full_name(type(local))} and {local.dtype}")
     if mesh.size() != processes.world_size():
         raise unsupported(path, f"a DTensor over {mesh}, not over all ranks")
+    if any(placement.is_partial() for placement in cast("Any", tensor).placements):
+        raise unsupported(path, "a DTensor of partial sums")
+
+
+def _check_read_back(path: str, tensor: Tensor) -> None:
+    """Raise a TypeError if `torch.load(weights_only=True)` would not read a tensor back."""
+    try:
+        from_bytes(to_bytes(_without_memory(tensor)))
+    except Exception as error:  # torch's message names the class that is not in its safe list
+        what = f"of {full_name(type(tensor))}, which torch.load(weights_only=True) does not read"
+        raise unsupported(path, what) from error
+
+
+def _without_memory(tensor: Tensor) -> Tensor:
+    if wraps_tensors(tensor):
+        return map_inner(tensor, _without_memory)
+    return empty_meta(tensor)
 
 
 def to_tensor(path: str, value: Any) -> Tensor:
