@@ -100,6 +100,11 @@ def test_manifest_of_a_different_checkpoint(copied, step_2):
     check_damage(copied, f"{MANIFEST} is that of checkpoint 1")
 
 
+def test_manifest_of_a_different_kind(copied, step_2):
+    change_manifest(step_2, kind="loader")
+    check_damage(copied, f"{MANIFEST} is malformed")
+
+
 @pytest.mark.parametrize("name", [MANIFEST, TENSORS])
 def test_flipped_bit_is_detected(copied, step_2, name):
     """In every byte of the file."""
@@ -179,10 +184,18 @@ def test_load_that_starts_again_warns_at_the_users_line(copied, step_2):
         ({"compressed": True}, "has the entry 'compressed', .* it was"),
     ],
 )
-def test_checkpoint_of_a_different_version(copied, step_2, entries, problem):
-    """It is named and skipped, as a damaged one is."""
+def test_checkpoint_of_a_different_version_is_not_skipped(copied, step_2, entries, problem):
+    """The run would continue from an older checkpoint."""
     change_manifest(step_2, **entries)
-    check_damage(copied, f"{problem} saved by a different version of plateau-jax")
+    message = f"{problem} saved by a different version of plateau-jax"
+    check_reads_fail(copied, ValueError, message)
+    part = Part()
+    checkpoints = Checkpoints(copied)
+    with pytest.raises(ValueError, match=message):
+        checkpoints.load(part=part, partial=True)
+    with pytest.raises(ValueError, match=message):
+        checkpoints.load_model(constant_model(0), part="model")
+    assert checkpoints.load(1, part=part, partial=True) == 1
 
 
 def test_step_of_a_different_version_is_not_read(tmp_path):

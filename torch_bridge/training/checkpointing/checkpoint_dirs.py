@@ -65,6 +65,8 @@ class CheckpointDir:
     """Empty if it is damaged, with an infinite `save_index`: it could be the newest."""
     damage: str = ""
     """The fault of a damaged manifest, or an empty string."""
+    is_of_different_version: bool = False
+    """True if the damage is that a different version saved it."""
 
 
 def partial_path(directory: Path, step: int, save_id: str) -> Path:
@@ -101,9 +103,10 @@ def _save_order(checkpoint: CheckpointDir) -> tuple[float, int]:
 def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     """Return the checkpoint of this step, from its manifest."""
 
-    def damaged(damage: str) -> CheckpointDir:
-        manifest = _FORMAT.build(step=step, save_index=inf, world_size=0, parts=[], files={})
-        return CheckpointDir(step, path, cast("Manifest", manifest), f"{MANIFEST} {damage}")
+    def damaged(damage: str, *, is_of_different_version: bool = False) -> CheckpointDir:
+        entries = _FORMAT.build(step=step, save_index=inf, world_size=0, parts=[], files={})
+        manifest = cast("Manifest", entries)
+        return CheckpointDir(step, path, manifest, f"{MANIFEST} {damage}", is_of_different_version)
 
     try:
         content = (path / MANIFEST).read_bytes()
@@ -112,10 +115,13 @@ def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     before_digest = content.rpartition(b', "sha256"')[0]
     if content != _with_digest(before_digest):
         return damaged("is damaged: its SHA-256 differs")
+    entries: Any = json.loads(content)
     try:
-        manifest = _FORMAT.read("it", json.loads(content))
-    except ValueError as error:  # a different version saved it
-        return damaged(f"can't be read: {error}")
+        manifest = _FORMAT.read("it", entries)
+    except ValueError as error:
+        return damaged(f"can't be read: {error}", is_of_different_version=True)
+    except (KeyError, TypeError) as error:
+        return damaged(f"is malformed: {error!r}")
     if manifest["step"] != step:
         return damaged(f"is that of checkpoint {manifest['step']}")
     return CheckpointDir(step, path, manifest)

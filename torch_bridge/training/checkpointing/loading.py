@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,13 @@ from torch_bridge.training.checkpointing import file_format, parts
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
 from torch_bridge.training.checkpointing.parts import CheckpointPart
 from torch_bridge.training.checkpointing.states import map_leaves, read_structure
-from torch_bridge.training.checkpointing.stored_values import BYTES, StoredValue, decode
+from torch_bridge.training.checkpointing.stored_values import (
+    ARRAY,
+    BYTES,
+    SCALAR,
+    StoredValue,
+    decode,
+)
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import empty_dtensor, mesh_of
 from torch_bridge.training.distributed.plain_names import plain_state, renamed_state
@@ -55,12 +61,24 @@ class CheckpointReader:
 def read_part(saved: CheckpointReader, name: str, part: CheckpointPart) -> Any:
     """Return the state that a part gets on this rank."""
     rank = processes.rank()
-    state = _read_tensors(saved, saved.read_structure(name, rank), name, part)
+    structure = saved.read_structure(name, rank)
+    _check_form(name, part, structure)
+    state = _read_tensors(saved, structure, name, part)
     if isinstance(part, parts.TrainStepInterface) and rank >= saved.manifest["world_size"]:
         current = part._live_state()
         for entry in PER_RANK_ENTRIES:
             state[entry] = current[entry]
     return state
+
+
+def _check_form(name: str, part: CheckpointPart, structure: Any) -> None:
+    """Reject a list for a dictionary, and the reverse. A stateful object takes any state."""
+    if isinstance(part, parts.Stateful):
+        return
+    form = dict if isinstance(part, dict) else list
+    if not isinstance(structure, form):
+        saved_form = type(structure).__name__
+        raise ValueError(f"{name} was saved as a {saved_form}, and here it is a {form.__name__}")
 
 
 def read_random_states(saved: CheckpointReader) -> RandomStates | None:
@@ -78,13 +96,32 @@ def read_model(saved: CheckpointReader, part: str, model: nn.Module) -> Mapping[
 
     The part is a module or a training step. The state of an `AveragedModel` also fits the module
     that it averages.
+
+    Raises:
+        ValueError: It is not that of a module with these names and shapes.
     """
     structure = saved.read_structure(part, 0)
+    if not isinstance(structure, dict):
+        raise ValueError(f"{part} is neither a TrainStep nor a module")
+    structure = cast("dict[str, Any]", structure)
     if TRAIN_STEP_FORMAT.is_of(structure):
         TRAIN_STEP_FORMAT.check_version(part, structure)
         structure = structure["model"]
-    if "n_averaged" in structure and "n_averaged" not in plain_state(model):
+    current = plain_state(model)
+    if "n_averaged" in structure and "n_averaged" not in current:
         structure = _structure_of_averaged(structure)
+    # Torch would raise an error too, but only after it has loaded all others.
+    saved_shapes = _shapes_in(structure)
+    shapes = _shapes_in(current)
+    differences: list[str] = []
+    for name in {**shapes, **saved_shapes}:
+        saved_shape = saved_shapes.get(name, "missing")
+        shape = shapes.get(name, "missing")
+        if saved_shape != shape:
+            differences.append(f"{name}: {saved_shape} in the checkpoint, {shape} here")
+    if differences:
+        owner = f"{part} of checkpoint {saved.step}"
+        raise ValueError(f"{owner} was saved with a different model: {'; '.join(differences[:5])}")
     return _read_tensors(saved, structure, part, model)
 
 
@@ -92,7 +129,21 @@ def _structure_of_averaged(structure: dict[str, Any]) -> dict[str, Any]:
     """Return the structure of the module in an `AveragedModel` of torch."""
     others = copy(structure)  # keeps torch's `_metadata`
     del others["n_averaged"]
+    if not all(name.startswith("module.") for name in others):
+        return structure
     return renamed_state(others, lambda name: f"{name}.".removeprefix("module.").removesuffix("."))
+
+
+def _shapes_in(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return the shape of each tensor in a model's state, as text."""
+    shapes: dict[str, str] = {}
+    for name, leaf in state.items():
+        shapes[name] = "no tensor"
+        if isinstance(leaf, StoredValue) and leaf.kind not in (ARRAY, SCALAR):
+            shapes[name] = str(tuple(leaf.meta.shape))
+        elif isinstance(leaf, Tensor):
+            shapes[name] = str(tuple(leaf.shape))
+    return shapes
 
 
 def _read_tensors(saved: CheckpointReader, structure: Any, name: str, part: CheckpointPart) -> Any:
@@ -104,6 +155,13 @@ def _read_tensors(saved: CheckpointReader, structure: Any, name: str, part: Chec
         if not isinstance(leaf, StoredValue) or leaf.name in tensors:
             return
         if leaf.kind == BYTES:
+            like = _find_sharded(path, sharded)
+            if like is not None and like.shape == leaf.meta.shape:
+                raise ValueError(
+                    f"{path} was saved whole, and is sharded here, but nothing says how to cut a "
+                    "tensor of its class: load it under DDP or on one process, or leave out the "
+                    "part"
+                )
             tensors[leaf.name] = saved.reader.empty_bytes(leaf.name)
         else:
             tensors[leaf.name] = _allocate(path, leaf, sharded)
@@ -149,19 +207,24 @@ def _optimizers_by_path(name: str, part: CheckpointPart) -> dict[str, Optimizer]
 def _allocate(path: str, stored: StoredValue, sharded: Mapping[str, Tensor]) -> Tensor:
     """Return an uninitialized tensor for a path of a part's state.
 
-    It is sharded like the tensor that the part has there, or like the parameter whose state it
-    belongs to. If that has a different shape, it is sharded as it was saved.
+    It is sharded like the DTensor that belongs there. If that has a different shape, it is sharded
+    as it was saved.
     """
     meta = stored.meta
-    while path and path not in sharded:
-        path = path.rpartition(".")[0]
-    if path:
-        like = sharded[path]
+    like = _find_sharded(path, sharded)
+    if like is not None:
         if like.shape == meta.shape:
             return torch.empty_like(like.detach(), dtype=meta.dtype, device="cpu")
         if stored.placements is not None:
             return empty_dtensor(mesh_of(like), meta.shape, meta.dtype, stored.placements)
     return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu")
+
+
+def _find_sharded(path: str, sharded: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the DTensor that a part has at a path, or the parameter whose state the path is in."""
+    while path and path not in sharded:
+        path = path.rpartition(".")[0]
+    return sharded.get(path)
 
 
 def read_verified(
@@ -179,6 +242,8 @@ def read_verified(
     Returns:
         The value that `read` returns, and ""; or None, and a description of the damage.
     """
+    if checkpoint.is_of_different_version:
+        raise ValueError(f"{checkpoint.path}: {checkpoint.damage}")
     if checkpoint.damage:
         return None, f"{checkpoint.step}: {checkpoint.damage}"
 

@@ -35,9 +35,9 @@ class TrainStepInterface(Stateful, Protocol):
 
 
 RANDOM_STATES_PART = "random-states"
-"""The name of the random states, which are stored as a part is."""
+"""The name of the random states, which are stored as a part is. No part can have it."""
 
-_RESERVED_NAMES = (RANDOM_STATES_PART, "verify", "partial")  # two are arguments of `load`
+_RESERVED_NAMES = ("verify", "partial")  # arguments of `load`
 
 _SCHEDULES = [
     item.kind
@@ -65,19 +65,32 @@ CheckpointPart = Stateful | dict[str, Any] | list[Any]
 
 
 def check_parts(parts: Mapping[str, Any]) -> None:
-    """Check that there are parts, that `load` can take their names, and that each has a state."""
+    """Check that there are parts, that their names are identifiers, and that each has a state.
+
+    A module on the meta device has none: torch copies nothing from it or to it.
+    """
     if not parts:
         raise ValueError(
             "there are no parts: pass them by name, such as step=train_step, loader=loader"
         )
     for name, part in parts.items():
-        if name in _RESERVED_NAMES:
-            raise ValueError(f"no part can have the name {name!r}")
+        # The tensors of a part "a.b" could have the names of those of a part "a".
+        if not name.isidentifier() or name in _RESERVED_NAMES:
+            raise ValueError(
+                f"{checks.short_repr(name)} must be a valid variable name, and not one of "
+                f"{_RESERVED_NAMES}"
+            )
         if not isinstance(part, Stateful | dict | list):
             raise TypeError(
                 checks.must(
                     name, part, "have state_dict and load_state_dict, or be a dictionary or a list"
                 )
+            )
+        is_module = isinstance(part, nn.Module)
+        if is_module and any(tensor.is_meta for tensor in (*part.parameters(), *part.buffers())):
+            raise ValueError(
+                f"{name} is on the meta device, without memory: call {name}.to_empty(device=...) "
+                "first"
             )
 
 
@@ -149,15 +162,17 @@ def entries_of_all_ranks(states: Mapping[str, SplitState]) -> dict[str, str]:
 
 def check_same_entries(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
     """Reject entries that differ between ranks."""
-    first: dict[str, tuple[int, str]] = {}
+    first = entries_by_rank[0]
     for rank, entries in enumerate(entries_by_rank):
-        for path, value in entries.items():
-            first_rank, first_value = first.setdefault(path, (rank, value))
+        for path in {**first, **entries}:
+            first_value = first.get(path, "missing")
+            value = entries.get(path, "missing")
             if value != first_value:
                 raise ValueError(
-                    f"{path} = {first_value} on rank {first_rank}, and {value} on rank {rank}: "
+                    f"{path} = {first_value} on rank 0, and {value} on rank {rank}: "
                     "every rank must name the same checkpoint and parts, and have the same curves "
-                    "and peaks, steps, and order of parameters. With a hold rule, call "
+                    "and peaks, steps, and order of parameters (that of a set differs between "
+                    "processes: sort it). With a hold rule, call "
                     "scheduler.step(metric=loss) with the mean of the losses of all ranks; with a "
                     "DataClock, scheduler.step(count=n) with the sum of their counts. "
                     "torch.distributed.all_reduce gives both"
