@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -32,7 +33,7 @@ from support.checkpointing.checkpoints import (
 from support.lines import InterruptAtLine, Stop
 
 from torch_bridge import Checkpoints
-from torch_bridge.training.checkpointing import file_format
+from torch_bridge.training.checkpointing import checkpoints as checkpoints_module, file_format
 from torch_bridge.training.checkpointing.file_format import TensorReader
 
 # Something happens at the n-th operation on the disk.
@@ -396,8 +397,11 @@ def save_until_line(checkpoints, stop_at):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1, 7))
-def test_save_interrupted_at_any_line(tmp_path, first):
+def test_save_interrupted_at_any_line(tmp_path, monkeypatch, first):
     """The checkpoint is complete or absent, and the next save is neither blocked nor disturbed."""
+    # Unlike a signal, `InterruptAtLine` can interrupt after a with block and before its lock is
+    # released, which would block other threads of later tests.
+    monkeypatch.setattr(checkpoints_module, "_lock", RLock())
     for stop_at in itertools.count(first, 6):
         directory = tmp_path / str(stop_at)
         checkpoints = Checkpoints(directory, keep=9)
@@ -499,6 +503,7 @@ def test_read_while_another_process_saves(saved, tmp_path, read, save, first):
         directory = shutil.copytree(saved, tmp_path / str(at))
         with (
             AtOperation(directory, at, save) as operation,
+            patch.object(checkpoints_module, "_lock", RLock()),  # that of another process
             suppress(*errors),
         ):
             results.append(result_of(read, directory))

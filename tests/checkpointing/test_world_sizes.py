@@ -1,6 +1,7 @@
 """Steps and models saved on some number of ranks, and loaded on another; to the bit."""
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -24,7 +25,7 @@ from torch_bridge import Checkpoints
 from torch_bridge.training.checkpointing.file_format import TensorReader
 from torch_bridge.training.distributed.dtensors import local_shard
 from torch_bridge.training.distributed.plain_names import plain_state
-from torch_bridge.training.distributed.processes import rank
+from torch_bridge.training.distributed.processes import rank, world_size
 
 pytestmark = pytest.mark.slow
 
@@ -196,7 +197,11 @@ def test_step_gets_its_state(saved, wrapper, optimizer):
                 num_read += local_shard(tensor).numel()
         fill_tensors(reader, targets)
 
-    with patch.object(TensorReader, "fill_tensors", count_and_fill):
+    with (
+        warnings.catch_warnings(record=True) as warned,
+        patch.object(TensorReader, "fill_tensors", count_and_fill),
+    ):
+        warnings.simplefilter("always")
         assert checkpoints.load(step=step, partial=True) == 3
     new_random = torch.get_rng_state()
     content = content_of(step)
@@ -213,6 +218,12 @@ def test_step_gets_its_state(saved, wrapper, optimizer):
         leaves = pytree.tree_leaves(content.state)
         num_saved = sum(leaf.numel() for leaf in leaves if isinstance(leaf, Tensor))
         assert (num_read < 0.8 * num_saved) == is_sharded, (num_read, num_saved)
+    messages = [str(warning.message) for warning in warned]
+    if world_size() == len(expected):
+        assert messages == []
+    else:
+        (message,) = messages
+        assert f"with a world size of {len(expected)}, which is now {world_size()}" in message
 
 
 @pytest.mark.parametrize("wrapper", [*WRAPPED, on_ranks(2, "plain")])

@@ -3,8 +3,10 @@
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from threading import RLock
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -20,6 +22,11 @@ from torch_bridge.training.distributed.processes import collective_call
 from torch_bridge.training.random_states import get_states_of_process, set_states_of_process
 
 Value = TypeVar("Value")
+
+_lock = RLock()
+"""Locked by a thread while it starts a save, or takes the error of one."""
+_pending: dict[str, saving.BackgroundSave] = {}
+"""The last save into each directory, until its error is raised."""
 
 
 class Checkpoints:
@@ -76,13 +83,11 @@ class Checkpoints:
     >>> directory.cleanup()
     """
 
-    _pending: ClassVar[saving.BackgroundSave | None] = None
-    """The last save of this process, into any directory, until its error is raised."""
-
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 3) -> None:
         self.keep = checks.at_least("keep", keep, 1)
         self.directory = Path(directory).absolute()
         checkpoint_dirs.check_run_directory(self.directory)
+        self._key = os.path.realpath(self.directory)
 
     def steps(self) -> list[int]:
         """Return the numbers of the complete checkpoints, ascending.
@@ -94,7 +99,7 @@ class Checkpoints:
         return sorted({checkpoint.step for checkpoint in complete})
 
     def save(self, step: int, /, *, wait: bool = False, **parts_by_name: CheckpointPart) -> None:
-        """Save the parts as they are now. Waits for an earlier save of this process.
+        """Save the parts as they are now. Waits for an earlier save that is still pending.
 
         Args:
             step: The number of the checkpoint, at least 0, by position. An older checkpoint with
@@ -104,8 +109,9 @@ class Checkpoints:
             **parts_by_name: The parts, each under a name of your choice.
 
         Raises:
-            TypeError: `step` is not an integer; a part was passed without its name; a part has no
-                state, or its state contains a value that a checkpoint can't contain.
+            TypeError: `step` is not an integer, or `wait` no bool; a part was passed without its
+                name; a part has no state, or its state contains a value that a checkpoint can't
+                contain.
             ValueError: There are no parts; the number is negative; or one of these differs between
                 ranks:
 
@@ -121,6 +127,7 @@ class Checkpoints:
 
         def copy_parts() -> tuple[int, dict[str, str], str]:
             checked_step = checks.at_least("step", step, 0)
+            checks.boolean("wait", wait, "be a bool; no part can have this name")
             parts.check_parts(parts_by_name)
             for name, part in parts_by_name.items():
                 states[name] = parts.copy_state(name, part)
@@ -130,24 +137,25 @@ class Checkpoints:
             entries.update(parts.entries_of_all_ranks(states))
             return checked_step, entries, uuid.uuid4().hex
 
-        earlier = Checkpoints._pending
-        if earlier is not None:
-            earlier.join()  # so that its copy is freed
-        ranks = collective_call(copy_parts)
-        parts.check_same_entries([entries for _, entries, _ in ranks])
-        checked_step, _, save_id = ranks[0]
-        path = checkpoint_dirs.partial_path(self.directory, checked_step, save_id)
-        save = saving.Save(checked_step, states, list(parts_by_name), path, self.keep)
-        Checkpoints._pending = saving.BackgroundSave(save)
-        try:
-            # An earlier save's error must not cost this checkpoint as well, so it is raised only
-            # now.
-            if earlier is not None and earlier.error is not None:
-                earlier.error.add_note(f"The save of checkpoint {checked_step} has started.")
-                raise earlier.error
-        finally:
-            if wait:
-                self._finish()
+        with _lock:
+            earlier = _pending.get(self._key)
+            if earlier is not None:
+                earlier.join()  # so that its copy is freed
+            ranks = collective_call(copy_parts)
+            parts.check_same_entries([entries for _, entries, _ in ranks])
+            checked_step, _, save_id = ranks[0]
+            path = checkpoint_dirs.partial_path(self.directory, checked_step, save_id)
+            save = saving.Save(checked_step, states, list(parts_by_name), path, self.keep)
+            _pending[self._key] = saving.BackgroundSave(save)
+            try:
+                # An earlier save's error must not cost this checkpoint as well, so it is raised
+                # only now.
+                if earlier is not None and earlier.error is not None:
+                    earlier.error.add_note(f"The save of checkpoint {checked_step} has started.")
+                    raise earlier.error
+            finally:
+                if wait:
+                    self._finish()
 
     def load(
         self,
@@ -170,7 +178,8 @@ class Checkpoints:
 
         If fewer ranks load a checkpoint than saved it, the values of the missing ranks are dropped.
         If more ranks load it, a new rank keeps its random states and the carry of its `TrainStep`,
-        and gets every other value from rank 0. Unless `partial` is True, a warning says so.
+        and gets every other value from rank 0. A warning says so, unless `partial` is True and no
+        `TrainStep` is loaded.
 
         Args:
             step: The number of the checkpoint, by position; `step=` names a part. By default, the
@@ -188,12 +197,14 @@ class Checkpoints:
             None.
 
         Raises:
-            TypeError: A part has no state.
+            TypeError: `step` is not an integer; a part has no state.
             ValueError: One of these:
 
-                - There are no parts.
-                - No checkpoint has this number, or it lacks a part of this name.
-                - The number, or the names of the parts, differ between ranks.
+                - There are no parts, or a part is on the meta device.
+                - No checkpoint has this number, or it lacks a part of this name and form.
+                - A tensor of a subclass, such as torchao's 8-bit moments, is sharded here.
+                - The arguments differ between ranks.
+                - A different version saved the checkpoint.
             RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
             UnpicklingError: The class of a tensor is not in torch's list of safe globals.
             Exception: The error that a part raises if it rejects its state, with a note that names
@@ -202,14 +213,14 @@ class Checkpoints:
         Warns:
             CurveWarning: The checkpoint has parts that were not passed, and `partial` is False.
             UserWarning: A damaged checkpoint was skipped; or the number of ranks has changed, and
-                `partial` is False.
+                values that differ between ranks are dropped or copied.
         """
         names = list(parts_by_name)
 
         def start() -> dict[str, str]:
             self._finish()
             parts.check_parts(parts_by_name)
-            return {"step": str(step), "parts": str(names)}
+            return {"step": str(step), "parts": str(names), "partial": str(partial)}
 
         def read(saved: CheckpointReader) -> tuple[CheckpointReader, dict[str, Any]]:
             _check_saved_parts(saved, names)
@@ -225,9 +236,13 @@ class Checkpoints:
         if loaded is None:
             return None
         saved, states = loaded
-        if not partial:
-            # Before any part changes: under an error filter a warning raises.
+        # Before any part changes: under an error filter a warning raises.
+        has_step = any(
+            isinstance(part, parts.TrainStepInterface) for part in parts_by_name.values()
+        )
+        if not partial or has_step:
             _warn_of_world_size(saved)
+        if not partial:
             _warn_of_left_out_parts(saved, names)
         for name, part in parts_by_name.items():
             state = states[name]
@@ -239,7 +254,11 @@ class Checkpoints:
         # Last, because a part may draw random numbers while it loads its state.
         random_states = states.get(parts.RANDOM_STATES_PART)
         if random_states is not None:
-            set_states_of_process(random_states)
+            try:
+                set_states_of_process(random_states)
+            except Exception as error:
+                error.add_note("To keep the random states of this process, pass partial=True.")
+                raise
         return saved.step
 
     def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
@@ -260,13 +279,16 @@ class Checkpoints:
             The number of the checkpoint.
 
         Raises:
+            TypeError: `step` is not an integer.
             ValueError: One of these:
 
                 - The directory has no checkpoint, or none with this number.
-                - The checkpoint has no such part.
+                - The checkpoint has no such part, or the part is neither a `TrainStep` nor a
+                  module, or it is of a different model.
+                - The model is on the meta device.
                 - The arguments differ between ranks.
-            RuntimeError: The checkpoint is damaged, or all are; the part is of a different model;
-                or another rank has failed.
+                - A different version saved the checkpoint.
+            RuntimeError: The checkpoint is damaged, or all are; or another rank has failed.
 
         Warns:
             UserWarning: A damaged checkpoint was skipped.
@@ -285,6 +307,7 @@ class Checkpoints:
 
         def start() -> dict[str, str]:
             self._finish()
+            parts.check_parts({"model": model})
             return {"step": str(step), "part": part}
 
         def read(saved: CheckpointReader) -> tuple[int, Any]:
@@ -305,16 +328,19 @@ class Checkpoints:
 
     def _finish(self) -> None:
         """Wait for the pending save, and raise its error once."""
-        pending = Checkpoints._pending
-        if pending is not None:
-            pending.join()
-            Checkpoints._pending = None
-            if pending.error is not None:
-                raise pending.error
+        with _lock:
+            pending = _pending.get(self._key)
+            if pending is not None:
+                pending.join()
+                _pending.pop(self._key, None)
+                if pending.error is not None:
+                    raise pending.error
 
     def _list(self) -> list[CheckpointDir]:
         """Return the checkpoints that rank 0 lists: other ranks may see different ones by now."""
-        return collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
+        listed = collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
+        # The directory's path may differ by rank.
+        return [replace(found, path=self.directory / found.path.name) for found in listed]
 
     def _read_newest(
         self,
@@ -331,10 +357,11 @@ class Checkpoints:
         listed = self._list()
         candidates = listed
         if step is not None:
+            step = checks.at_least("step", step, 0)
             candidates = [checkpoint for checkpoint in listed if checkpoint.step == step]
             if not candidates:
                 steps = checks.short_repr(sorted({checkpoint.step for checkpoint in listed}))
-                raise ValueError(f"{self.directory} has no checkpoint {step!r}; it has {steps}")
+                raise ValueError(f"{self.directory} has no checkpoint {step}; it has {steps}")
 
         damages: list[str] = []
         for checkpoint in reversed(candidates):

@@ -12,6 +12,7 @@ Another rank stores a tensor that differs from rank 0's under a name with its ra
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -104,7 +105,11 @@ def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:
-        raise OSError(f"{path} can't be written: {error}") from error
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        code = int(number[1])
+        raise OSError(code, os.strerror(code), str(path)) from error
     # safetensors creates files that no other user may read. Take the usual mode from the directory,
     # without the permission to enter it.
     path.chmod(path.parent.stat().st_mode & 0o666)

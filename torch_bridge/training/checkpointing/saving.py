@@ -8,7 +8,7 @@ import hashlib
 import shutil
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,22 +44,28 @@ class Save:
 class BackgroundSave(threading.Thread):
     """Writes a checkpoint. A collective: every rank begins its saves in the same order.
 
-    A program that ends waits for it. A forked process has no such thread.
+    It waits for those that began before it, so that their collectives never mix; a save that Ctrl-C
+    interrupted may still be writing. A program that ends waits for it. A forked process has no such
+    thread.
     """
 
     def __init__(self, save: Save) -> None:
         group: Any = None
         if save.world_size > 1:
             group = _background_group()
+        earlier = [thread for thread in threading.enumerate() if isinstance(thread, BackgroundSave)]
         # The arguments, and with them the copy of the parts, are freed when the thread ends.
+        arguments = (save, group, earlier)
         super().__init__(
-            name="torch_bridge.Checkpoints", target=self._run, args=(save, group), daemon=False
+            name="torch_bridge.Checkpoints", target=self._run, args=arguments, daemon=False
         )
         self.error: Exception | None = None
         self.start()
 
-    def _run(self, save: Save, group: Any) -> None:
+    def _run(self, save: Save, group: Any, earlier: Sequence["BackgroundSave"]) -> None:
         """Write a checkpoint. If this fails, print the error, and remove what was written."""
+        for thread in earlier:
+            thread.join()
         try:
             _write(save, group)
         except Exception as error:
