@@ -201,3 +201,8 @@ def test_only_schedules_must_agree_between_ranks():
         entries = parts.entries_of_all_ranks(states)
     assert entries["scheduler.last_epoch"] == "0"
     assert {path.partition(".")[0] for path in entries} == {"scheduler"}
+
+
+def test_entry_that_one_rank_lacks():
+    with raises(ValueError, "part.hold = missing on rank 0, and 1 on rank 1"):
+        parts.check_same_entries([{"step": "1"}, {"step": "1", "part.hold": "1"}])

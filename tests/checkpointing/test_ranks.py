@@ -20,7 +20,9 @@ from support.distributed.processes import error_of
 from support.training.models import batches
 from support.training.steps import make_step
 from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial
 
 from torch_bridge import Checkpoints
 from torch_bridge.training.checkpointing import file_format
@@ -98,6 +100,14 @@ def test_shards_in_other_orders_are_rejected(tmp_path):
     assert f"step.{message}" in error
     error = error_of(checkpoints.save, 1, optimizer=step.optimizer, wait=True)
     assert message in error
+
+
+def test_partial_sums_are_rejected(tmp_path):
+    """As shards, they would be joined rather than added."""
+    mesh = init_device_mesh("cpu", (2,))
+    sums = DTensor.from_local(torch.ones(2), mesh, [Partial()])
+    error = error_of(Checkpoints(tmp_path).save, 1, part=Part({"sums": sums}))
+    assert "TypeError: part.sums is a DTensor of partial sums" in error
 
 
 def test_each_rank_may_have_another_order_under_ddp(tmp_path):
