@@ -12,7 +12,7 @@ import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from threading import Barrier, Event
+from threading import Barrier
 from unittest.mock import patch
 from weakref import ref
 
@@ -38,7 +38,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from torch_bridge import Checkpoints, MetricLog, make_loader
-from torch_bridge.training.checkpointing import checkpoint_dirs, file_format
+from torch_bridge.training.checkpointing import file_format
 
 SAMPLES = [(inputs, torch.ones(2)) for inputs in torch.arange(54.0).view(18, 3) / 54]
 
@@ -253,7 +253,7 @@ def test_next_save_raises_background_error(failed_save, wait):
     with pytest.raises(OSError, match="the disk is full") as caught:
         failed_save.save(3, part=Part(torch.ones(2)), wait=wait)
     failed, started = caught.value.__notes__
-    assert f"2 was not saved in {failed_save.directory}" in failed
+    assert f"checkpoint 2 in {failed_save.directory} failed" in failed
     assert "3 has started" in started
     assert failed_save.steps() == [1, 3]
     failed_save.save(2, part=Part(torch.ones(2)))
@@ -347,7 +347,7 @@ two.save(2, part=OneTensor())
 def test_program_end_completes_save_and_prints_error(tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "OSError: the disk is full\nCheckpoint 2 was not saved in " in ended.stderr
+    assert "OSError: the disk is full\nThe save of checkpoint 2 in " in ended.stderr
     assert Checkpoints(tmp_path / "one").steps() == [1]
     assert Checkpoints(tmp_path / "two").steps() == [1]
 
@@ -482,36 +482,6 @@ def test_link_is_loaded_and_never_removed(tmp_path):
     assert Checkpoints(elsewhere).load(part=part) == 5
 
 
-# Trouble next to a checkpoint.
-
-
-def test_error_of_a_removal_says_that_the_checkpoint_is_complete(tmp_path):
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    checkpoints.save(1, wait=True, part=Part(torch.zeros(2)))
-    failing = patch.object(checkpoint_dirs, "prune", side_effect=PermissionError("not yours"))
-    with failing, pytest.raises(PermissionError) as caught:
-        checkpoints.save(2, wait=True, part=Part(torch.ones(2)))
-    assert "Checkpoint 2 is complete" in str(caught.value.__notes__)
-    assert Checkpoints(tmp_path).steps() == [1, 2]
-
-
-def test_save_does_not_wait_for_one_into_another_directory(tmp_path):
-    may_go_on = Event()
-    write_tensors = file_format.write_tensors
-
-    def write_later(tensors, path):
-        if path.is_relative_to(tmp_path / "slow"):
-            assert may_go_on.wait(60)
-        return write_tensors(tensors, path)
-
-    with patch.object(file_format, "write_tensors", write_later):
-        slow = Checkpoints(tmp_path / "slow")
-        slow.save(1, part=Part(torch.zeros(2)))
-        Checkpoints(tmp_path / "fast").save(1, wait=True, part=Part(torch.zeros(2)))
-        may_go_on.set()
-        assert slow.steps() == [1]
-
-
 # More ranks than before, here threads.
 
 
@@ -528,5 +498,5 @@ def test_new_rank_keeps_its_carry(tmp_path):
         Checkpoints(tmp_path).load(step=step, partial=True)
         return step.state_dict()["carry"]
 
-    with pytest.warns(UserWarning, match="which is now 2: the new processes keep their random"):
+    with pytest.warns(UserWarning, match="which is now 2: .* keep their random numbers"):
         assert on_ranks(load, 2) == [[12.0], [0.0]]

@@ -86,7 +86,7 @@ def check_damage(directory, damage):
 @pytest.mark.parametrize("name", [MANIFEST, TENSORS])
 def test_missing_file(copied, step_2, name):
     (step_2 / name).unlink()
-    check_damage(copied, f"{name} is missing")
+    check_damage(copied, f"{name} can't be read: .*No such file")
 
 
 def test_additional_file(copied, step_2):
@@ -132,7 +132,7 @@ def test_all_damaged_checkpoints_are_named(copied, step_2):
     (copied / "1" / MANIFEST).unlink()
     (step_2 / MANIFEST).unlink()
     checkpoints = Checkpoints(copied)
-    message = r"only damaged checkpoints: 2: .*is missing; 1: .*is missing"
+    message = r"only damaged checkpoints: 2: .*No such file.*; 1: .*No such file"
     with pytest.raises(RuntimeError, match=message):
         checkpoints.load(part=Part())
     with pytest.raises(RuntimeError, match=message):
@@ -152,7 +152,8 @@ def test_checkpoint_with_damaged_manifest_may_be_newest(copied, step_2):
         with pytest.warns(UserWarning, match=message):
             assert checkpoints.load(part=part) == step
         assert part.state == step
-        assert checkpoints.load(step, part=part) == step
+    with pytest.warns(UserWarning, match=message):
+        assert checkpoints.load(2, part=part) == 2
     assert (step_2 / MANIFEST).read_bytes() == b"?"
 
 
@@ -226,7 +227,7 @@ def test_each_file_is_verified_by_one_rank(tmp_path):
     """In the order of the ranks, so each can verify what it wrote; that of a set differs."""
     names = [rank_file(number) for number in range(20)]
     files = dict.fromkeys(names, "")
-    checkpoint = SimpleNamespace(path=tmp_path, undamaged_manifest={"files": files})
+    checkpoint = SimpleNamespace(path=tmp_path, manifest={"files": files})
     expected = [names[0::3], names[1::3], names[2::3]]
     assert on_each_rank(loading.files_to_verify, checkpoint, processes=3) == expected
 
@@ -242,7 +243,7 @@ def test_load_without_verifying_compares_no_digest(copied, step_2):
     assert checkpoints.load(verify=False, partial=True, part=part) == 2
     assert part.state["weights"][0] == 8
     tensors.unlink()
-    message = f"newer ones are damaged: 2: {TENSORS} is missing"
+    message = f"newer ones are damaged: 2: {TENSORS} can't be read"
     with pytest.warns(UserWarning, match=message):
         assert checkpoints.load(verify=False, partial=True, part=part) == 1
 

@@ -34,21 +34,17 @@ class Bfloat16Run:
 
 
 def check_part(directory, make_optimizer):
-    """Compare a run with two that resume from a checkpoint, and with one that is rolled back.
-
-    The calls may be in inference mode, whose tensors could not be trained.
-    """
+    """Compare a run with two that resume from a checkpoint, and with one that is rolled back."""
     uninterrupted = Bfloat16Run(make_optimizer, updates=9)
     saved = Bfloat16Run(make_optimizer, updates=6)
     fresh = Bfloat16Run(make_optimizer, updates=0)
     used = Bfloat16Run(make_optimizer, updates=2)
     checkpoints = Checkpoints(directory)
-    with torch.inference_mode():
-        checkpoints.save(6, **saved.parts, rejecting=Rejecting(1))
-        checkpoints.load(**fresh.parts, partial=True)
-        checkpoints.load(**used.parts, partial=True)
-        with pytest.raises(KeyError):
-            checkpoints.load(**saved.parts, rejecting=Rejecting(2))
+    checkpoints.save(6, **saved.parts, rejecting=Rejecting(1))
+    checkpoints.load(**fresh.parts, partial=True)
+    checkpoints.load(**used.parts, partial=True)
+    with pytest.raises(KeyError):
+        checkpoints.load(**saved.parts, rejecting=Rejecting(2))
     for resumed in (fresh, used, saved):
         resumed.train(BATCHES[6:])
         assert_same_bits(resumed.model.state_dict(), uninterrupted.model.state_dict())

@@ -126,7 +126,7 @@ def test_schedules_that_differ_between_ranks_are_not_saved(
     tmp_path, monkeypatch, make_part, difference
 ):
     errors, started = saved_on_ranks(make_part, tmp_path, monkeypatch)
-    assert errors[0].startswith(f"ValueError: {difference}: the learning rates")
+    assert errors[0].startswith(f"ValueError: {difference}: every rank must")
     assert errors == errors[:1] * 3
     assert not started
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from plateau_jax.saved_states.formats import Format
 from torch_bridge.training.checkpointing.file_format import (
@@ -35,14 +35,13 @@ from torch_bridge.training.checkpointing.file_format import (
 
 _COMPLETE_NAME = re.compile(r"(0|[1-9][0-9]*)(?:\.[1-9][0-9]*)?")
 _TEMPORARY_NAME = re.compile(r"\.[0-9]+\.[0-9a-f]{32}\.(partial|removed)")
-_LISTING_ATTEMPTS = 10  # while another process changes the directory
 
 
 class Manifest(TypedDict):
     kind: str
     format: int
     step: int
-    save_index: int
+    save_index: float
     """The index of the save in the directory of the run; the newest has the highest."""
     world_size: int
     """The number of ranks that saved it."""
@@ -62,23 +61,12 @@ class CheckpointDir:
 
     step: int
     path: Path
-    manifest: Manifest | None
-    """None if it is damaged."""
+    manifest: Manifest
+    """Empty if it is damaged, with an infinite `save_index`: it could be the newest."""
     damage: str = ""
     """The fault of a damaged manifest, or an empty string."""
     is_of_different_version: bool = False
     """True if the damage is that a different version saved it."""
-
-    @property
-    def save_index(self) -> float:
-        """Infinite if the manifest is damaged, since the checkpoint could be the newest."""
-        return inf if self.manifest is None else self.manifest["save_index"]
-
-    @property
-    def undamaged_manifest(self) -> Manifest:
-        """The manifest of a checkpoint whose `damage` is empty."""
-        assert self.manifest is not None
-        return self.manifest
 
 
 def partial_path(directory: Path, step: int, save_id: str) -> Path:
@@ -93,10 +81,9 @@ def list_complete(directory: Path) -> list[CheckpointDir]:
 
 def list_with_damaged(directory: Path) -> list[CheckpointDir]:
     """Return the checkpoints, and last those whose manifest is damaged or missing."""
-    checkpoints: list[CheckpointDir] = []
-    for _ in range(_LISTING_ATTEMPTS):
+    while True:
         paths = _entries(directory)
-        checkpoints = []
+        checkpoints: list[CheckpointDir] = []
         for path in paths:
             name = _COMPLETE_NAME.fullmatch(path.name)
             files = path / MANIFEST, path / rank_file(0)
@@ -106,31 +93,33 @@ def list_with_damaged(directory: Path) -> list[CheckpointDir]:
         # in between could miss both: the new one before its rename, and the old one once it is
         # gone.
         if _entries(directory) == paths:
-            break
-    return sorted(checkpoints, key=lambda checkpoint: (checkpoint.save_index, checkpoint.step))
+            return sorted(checkpoints, key=_save_order)
+
+
+def _save_order(checkpoint: CheckpointDir) -> tuple[float, int]:
+    return checkpoint.manifest["save_index"], checkpoint.step
 
 
 def read_checkpoint(path: Path, step: int) -> CheckpointDir:
     """Return the checkpoint of this step, from its manifest."""
 
-    def damaged(damage: str) -> CheckpointDir:
-        return CheckpointDir(step, path, None, damage=f"{MANIFEST} {damage}")
+    def damaged(damage: str, *, is_of_different_version: bool = False) -> CheckpointDir:
+        entries = _FORMAT.build(step=step, save_index=inf, world_size=0, parts=[], files={})
+        manifest = cast("Manifest", entries)
+        return CheckpointDir(step, path, manifest, f"{MANIFEST} {damage}", is_of_different_version)
 
     try:
         content = (path / MANIFEST).read_bytes()
-    except FileNotFoundError:
-        return damaged("is missing")
     except OSError as error:
         return damaged(f"can't be read: {error}")
-
     before_digest = content.rpartition(b', "sha256"')[0]
     if content != _with_digest(before_digest):
         return damaged("is damaged: its SHA-256 differs")
     entries: Any = json.loads(content)
     try:
-        manifest = _FORMAT.read(MANIFEST, entries)
+        manifest = _FORMAT.read("it", entries)
     except ValueError as error:
-        return CheckpointDir(step, path, None, str(error), is_of_different_version=True)
+        return damaged(f"can't be read: {error}", is_of_different_version=True)
     except (KeyError, TypeError) as error:
         return damaged(f"is malformed: {error!r}")
     if manifest["step"] != step:
@@ -167,9 +156,7 @@ def commit(
     Only rank 0 calls it. The arguments are the `partial_path` and entries of the `Manifest`.
     """
     directory = path.parent
-    save_indices = [
-        checkpoint.undamaged_manifest["save_index"] for checkpoint in list_complete(directory)
-    ]
+    save_indices = [checkpoint.manifest["save_index"] for checkpoint in list_complete(directory)]
     manifest = _FORMAT.build(
         step=step,
         save_index=max(save_indices, default=0) + 1,
@@ -205,15 +192,13 @@ def _free_path(directory: Path, step: int) -> Path:
 def prune(directory: Path, keep: int) -> None:
     """Remove all but the last saved checkpoints of `keep` different steps. Only rank 0 calls it."""
     checkpoints = list_complete(directory)
-    latest: dict[int, CheckpointDir] = {}
-    for checkpoint in checkpoints:
-        latest[checkpoint.step] = checkpoint  # the last save of a step wins
-    kept = sorted(latest.values(), key=lambda checkpoint: checkpoint.save_index)[-keep:]
+    latest = {checkpoint.step: checkpoint for checkpoint in checkpoints}  # the last save wins
+    kept = sorted(latest.values(), key=_save_order)[-keep:]
     for checkpoint in checkpoints:
         if checkpoint not in kept and not checkpoint.path.is_symlink():
             # Rename first: a checkpoint must never be seen with only some of its files.
             removed = directory / f".{checkpoint.step}.{uuid.uuid4().hex}.removed"
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # such as those of another user
                 checkpoint.path.rename(removed)
                 shutil.rmtree(removed, ignore_errors=True)
 

@@ -2,15 +2,12 @@
 
 import os
 import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from threading import RLock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import torch
 from torch import nn
 
 from plateau_jax.arguments import checks
@@ -88,8 +85,6 @@ class Checkpoints:
 
     def __init__(self, directory: str | os.PathLike[str], *, keep: int = 3) -> None:
         self.keep = checks.at_least("keep", keep, 1)
-        if not isinstance(directory, str | os.PathLike):
-            raise TypeError(checks.must("directory", directory, "be the path of a directory"))
         self.directory = Path(directory).absolute()
         checkpoint_dirs.check_run_directory(self.directory)
         self._key = os.path.realpath(self.directory)
@@ -130,7 +125,7 @@ class Checkpoints:
         """
         states: dict[str, SplitState] = {}
 
-        def copy_parts() -> _RankMessage:
+        def copy_parts() -> tuple[int, dict[str, str], str]:
             checked_step = checks.at_least("step", step, 0)
             checks.boolean("wait", wait, "be a bool; no part can have this name")
             parts.check_parts(parts_by_name)
@@ -138,32 +133,29 @@ class Checkpoints:
                 states[name] = parts.copy_state(name, part)
             name = parts.RANDOM_STATES_PART
             states[name] = parts.copy_state(name, get_states_of_process())
-            return _RankMessage(
-                arguments=(checked_step, list(parts_by_name)),
-                orders=parts.parameter_orders(states),
-                schedules=parts.schedule_entries(states),
-                save_id=uuid.uuid4().hex,
-            )
+            entries = {"step": str(checked_step), "parts": str(list(parts_by_name))}
+            entries.update(parts.entries_of_all_ranks(states))
+            return checked_step, entries, uuid.uuid4().hex
 
-        # Tensors that are created in inference mode can't be trained on.
-        with _lock, torch.inference_mode(False), torch.no_grad():
-            earlier_error = self._wait()  # so that the copy of an earlier save is freed
+        with _lock:
+            earlier = _pending.get(self._key)
+            if earlier is not None:
+                earlier.join()  # so that its copy is freed
             ranks = collective_call(copy_parts)
-            checked_step, _ = _agreed("save", "(step, parts)", [rank.arguments for rank in ranks])
-            parts.check_same_order([rank.orders for rank in ranks])
-            parts.check_same_schedules([rank.schedules for rank in ranks])
-            path = checkpoint_dirs.partial_path(self.directory, checked_step, ranks[0].save_id)
+            parts.check_same_entries([entries for _, entries, _ in ranks])
+            checked_step, _, save_id = ranks[0]
+            path = checkpoint_dirs.partial_path(self.directory, checked_step, save_id)
             save = saving.Save(checked_step, states, list(parts_by_name), path, self.keep)
             _pending[self._key] = saving.BackgroundSave(save)
-        try:
-            # An earlier save's error must not cost this checkpoint as well, so it is raised only
-            # now.
-            if earlier_error is not None:
-                earlier_error.add_note(f"The save of checkpoint {checked_step} has started.")
-                raise earlier_error
-        finally:
-            if wait:
-                self._finish()
+            try:
+                # An earlier save's error must not cost this checkpoint as well, so it is raised
+                # only now.
+                if earlier is not None and earlier.error is not None:
+                    earlier.error.add_note(f"The save of checkpoint {checked_step} has started.")
+                    raise earlier.error
+            finally:
+                if wait:
+                    self._finish()
 
     def load(
         self,
@@ -186,7 +178,8 @@ class Checkpoints:
 
         If fewer ranks load a checkpoint than saved it, the values of the missing ranks are dropped.
         If more ranks load it, a new rank keeps its random states and the carry of its `TrainStep`,
-        and gets every other value from rank 0. In both cases a warning says so.
+        and gets every other value from rank 0. A warning says so, unless `partial` is True and no
+        `TrainStep` is loaded.
 
         Args:
             step: The number of the checkpoint, by position; `step=` names a part. By default, the
@@ -224,12 +217,10 @@ class Checkpoints:
         """
         names = list(parts_by_name)
 
-        def check_arguments() -> tuple[int | None, list[str], bool]:
+        def start() -> dict[str, str]:
             self._finish()
             parts.check_parts(parts_by_name)
-            for name, part in parts_by_name.items():
-                parts.check_memory(name, part)
-            return _check_step(step), names, partial
+            return {"step": str(step), "parts": str(names), "partial": str(partial)}
 
         def read(saved: CheckpointReader) -> tuple[CheckpointReader, dict[str, Any]]:
             _check_saved_parts(saved, names)
@@ -240,29 +231,35 @@ class Checkpoints:
                 states[parts.RANDOM_STATES_PART] = loading.read_random_states(saved)
             return saved, states
 
-        with torch.inference_mode(False), torch.no_grad():
-            arguments = collective_call(check_arguments)
-            checked_step, *_ = _agreed("load", "(step, parts, partial)", arguments)
-            loaded = self._read_newest(checked_step, read, verify=verify)
-            if loaded is None:
-                return None
-            saved, states = loaded
-            # Before any part changes: under an error filter a warning raises.
-            message = _world_size_warning(saved, parts_by_name, partial=partial)
-            if message:
-                warn(message, UserWarning)
-            if not partial:
-                _warn_of_left_out_parts(saved, names)
-            for name, part in parts_by_name.items():
-                state = states[name]
-                with _noting(f"The part {name!r} has rejected its state."):
-                    collective_call(lambda part=part, state=state: parts.set_state(part, state))
-            # Last, because a part may draw random numbers while it loads its state.
-            random_states = states.get(parts.RANDOM_STATES_PART)
-            if random_states is not None:
-                with _noting("To keep the random states of this process, pass partial=True."):
-                    set_states_of_process(random_states)
-            return saved.step
+        parts.check_same_entries(collective_call(start))
+        loaded = self._read_newest(step, read, verify=verify)
+        if loaded is None:
+            return None
+        saved, states = loaded
+        # Before any part changes: under an error filter a warning raises.
+        has_step = any(
+            isinstance(part, parts.TrainStepInterface) for part in parts_by_name.values()
+        )
+        if not partial or has_step:
+            _warn_of_world_size(saved)
+        if not partial:
+            _warn_of_left_out_parts(saved, names)
+        for name, part in parts_by_name.items():
+            state = states[name]
+            try:
+                collective_call(lambda part=part, state=state: parts.set_state(part, state))
+            except Exception as error:
+                error.add_note(f"The part {name!r} has rejected its state.")
+                raise
+        # Last, because a part may draw random numbers while it loads its state.
+        random_states = states.get(parts.RANDOM_STATES_PART)
+        if random_states is not None:
+            try:
+                set_states_of_process(random_states)
+            except Exception as error:
+                error.add_note("To keep the random states of this process, pass partial=True.")
+                raise
+        return saved.step
 
     def load_model(self, model: nn.Module, step: int | None = None, *, part: str = "step") -> int:
         """Load a model's weights and buffers from a checkpoint, without an optimizer.
@@ -308,63 +305,42 @@ class Checkpoints:
         >>> directory.cleanup()
         """
 
-        def check_arguments() -> tuple[int | None, list[str]]:
+        def start() -> dict[str, str]:
             self._finish()
-            parts.check_memory("model", model)
-            return _check_step(step), [part]
+            parts.check_parts({"model": model})
+            return {"step": str(step), "part": part}
 
         def read(saved: CheckpointReader) -> tuple[int, Any]:
             _check_saved_parts(saved, [part], advice=': pass the name of the model as part="…"')
             return saved.step, loading.read_model(saved, part, model)
 
-        with torch.inference_mode(False), torch.no_grad():
-            arguments = collective_call(check_arguments)
-            checked_step, _ = _agreed("load_model", "(step, part)", arguments)
-            newest = self._read_newest(checked_step, read, verify=True)
-            # A new training run may start without a checkpoint, but a model would stay random.
-            if newest is None:
-                raise ValueError(
-                    f"{self.directory} has no checkpoint to load: Checkpoints takes the directory "
-                    "given to the run that saved them"
-                )
-            loaded_step, state = newest
-            collective_call(lambda: parts.set_state(model, state))
-            return loaded_step
-
-    def _wait(self) -> BaseException | None:
-        """Wait for the pending save, and return its error."""
-        pending = _pending.get(self._key)
-        if pending is None:
-            return None
-        pending.join()
-        return pending.error
+        parts.check_same_entries(collective_call(start))
+        newest = self._read_newest(step, read, verify=True)
+        # A new training run may start without a checkpoint, but a model would stay random.
+        if newest is None:
+            raise ValueError(
+                f"{self.directory} has no checkpoint to load: Checkpoints takes the directory "
+                "given to the run that saved them"
+            )
+        loaded_step, state = newest
+        collective_call(lambda: parts.set_state(model, state))
+        return loaded_step
 
     def _finish(self) -> None:
         """Wait for the pending save, and raise its error once."""
         with _lock:
-            error = self._wait()
-            _pending.pop(self._key, None)
-            if error is not None:
-                raise error
+            pending = _pending.get(self._key)
+            if pending is not None:
+                pending.join()
+                _pending.pop(self._key, None)
+                if pending.error is not None:
+                    raise pending.error
 
     def _list(self) -> list[CheckpointDir]:
         """Return the checkpoints that rank 0 lists: other ranks may see different ones by now."""
         listed = collective_call(lambda: checkpoint_dirs.list_with_damaged(self.directory))[0]
         # The directory's path may differ by rank.
         return [replace(found, path=self.directory / found.path.name) for found in listed]
-
-    def _checkpoints_of(self, step: int, listed: Sequence[CheckpointDir]) -> list[CheckpointDir]:
-        """Return the checkpoints of this step, the one to load last.
-
-        There are several if a damaged one was saved again.
-        """
-        of_step = [checkpoint for checkpoint in listed if checkpoint.step == step]
-        if not of_step:
-            steps = sorted({checkpoint.step for checkpoint in listed})
-            raise ValueError(
-                f"{self.directory} has no checkpoint {step}; it has {checks.short_repr(steps)}"
-            )
-        return sorted(of_step, key=lambda checkpoint: checkpoint.save_index < inf)
 
     def _read_newest(
         self,
@@ -381,7 +357,11 @@ class Checkpoints:
         listed = self._list()
         candidates = listed
         if step is not None:
-            candidates = self._checkpoints_of(step, listed)
+            step = checks.at_least("step", step, 0)
+            candidates = [checkpoint for checkpoint in listed if checkpoint.step == step]
+            if not candidates:
+                steps = checks.short_repr(sorted({checkpoint.step for checkpoint in listed}))
+                raise ValueError(f"{self.directory} has no checkpoint {step}; it has {steps}")
 
         damages: list[str] = []
         for checkpoint in reversed(candidates):
@@ -405,45 +385,6 @@ class Checkpoints:
         raise RuntimeError(f"{self.directory} has {what}: {'; '.join(damages)}")
 
 
-class _RankMessage(NamedTuple):
-    """A rank's message to the others, once it has copied its parts."""
-
-    arguments: tuple[int, list[str]]
-    orders: dict[str, str]
-    """The `parts.parameter_orders`."""
-    schedules: dict[str, str]
-    """The `parts.schedule_entries`."""
-    save_id: str
-    """The id of the save; all ranks use that of rank 0."""
-
-
-@contextmanager
-def _noting(note: str) -> Generator[None]:
-    """Add a note to an error."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(note)
-        raise
-
-
-def _check_step(step: int | None) -> int | None:
-    if step is None:
-        return None
-    return checks.at_least("step", step, 0)
-
-
-def _agreed(call: str, names: str, arguments: Sequence[Value]) -> Value:
-    """Return the arguments of a call; raise ValueError if they differ between ranks."""
-    for rank, of_rank in enumerate(arguments):
-        if of_rank != arguments[0]:
-            raise ValueError(
-                f"rank 0 calls {call} with {names} = {checks.short_repr(arguments[0])}, and rank "
-                f"{rank} with {checks.short_repr(of_rank)}"
-            )
-    return arguments[0]
-
-
 def _check_saved_parts(saved: CheckpointReader, names: Sequence[str], advice: str = "") -> None:
     """Raise ValueError if the checkpoint lacks a part."""
     saved_names = saved.manifest["parts"]
@@ -453,6 +394,19 @@ def _check_saved_parts(saved: CheckpointReader, names: Sequence[str], advice: st
         raise ValueError(f"{saved.path} {problem}{advice}")
 
 
+def _warn_of_world_size(saved: CheckpointReader) -> None:
+    before = saved.manifest["world_size"]
+    now = processes.world_size()
+    if now != before:
+        warn(
+            f"{saved.path} was saved with a world size of {before}, which is now {now}: values "
+            "that differ between processes, such as random states, are dropped with the missing "
+            "processes; new processes keep their random numbers and the carry of their training "
+            "steps, and get process 0's values of everything else",
+            UserWarning,
+        )
+
+
 def _warn_of_left_out_parts(saved: CheckpointReader, names: Sequence[str]) -> None:
     left_out = [name for name in saved.manifest["parts"] if name not in names]
     if left_out:
@@ -460,25 +414,3 @@ def _warn_of_left_out_parts(saved: CheckpointReader, names: Sequence[str]) -> No
             f"{saved.path} also contains the parts {left_out}, which were not passed. "
             "To resume the run, pass them too; to load only some parts, write partial=True"
         )
-
-
-def _world_size_warning(
-    saved: CheckpointReader, parts_by_name: Mapping[str, CheckpointPart], *, partial: bool
-) -> str:
-    """Return a warning about values dropped or copied between ranks, or an empty string."""
-    before = saved.manifest["world_size"]
-    now = processes.world_size()
-    names = {*parts_by_name}
-    if not partial:
-        names.add(parts.RANDOM_STATES_PART)
-    message = f"{saved.path} was saved with a world size of {before}, which is now {now}: "
-    dropped = sorted(saved.parts_of_ranks(now) & names)
-    if dropped:
-        return f"{message}the values of the missing processes in {', '.join(dropped)} are dropped"
-    has_step = any(isinstance(part, parts.TrainStepInterface) for part in parts_by_name.values())
-    if now > before and (has_step or not partial or saved.parts_of_ranks(1) & names):
-        return (
-            f"{message}the new processes keep their random numbers and the carry of their training "
-            "steps, and get process 0's values of everything else"
-        )
-    return ""

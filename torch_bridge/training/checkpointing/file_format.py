@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -29,8 +28,6 @@ from torch_bridge.training.distributed.dtensors import is_first_copy, local_shar
 FORMAT_NUMBER = 1
 """The number in each manifest, raised when the content of any file changes its form."""
 MANIFEST = "checkpoint.json"
-RESERVED_NAME = "__metadata__"
-"""The name that a tensor in a safetensors file can't have."""
 STORED_DTYPES = {
     torch.bool,
     torch.uint8,
@@ -105,10 +102,6 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:
 
 def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> str:
     """Write a file, flush it to disk, and return its SHA-256."""
-    # safetensors creates files that no other user may read. Take the usual mode from a file that
-    # Python creates.
-    path.touch()
-    mode = stat.S_IMODE(path.stat().st_mode)
     try:
         save_file(tensors, path, metadata)
     except SafetensorError as error:
@@ -117,7 +110,9 @@ def _write_file(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]
             raise
         code = int(number[1])
         raise OSError(code, os.strerror(code), str(path)) from error
-    path.chmod(mode)
+    # safetensors creates files that no other user may read. Take the usual mode from the directory,
+    # without the permission to enter it.
+    path.chmod(path.parent.stat().st_mode & 0o666)
     with path.open("r+b") as file:
         os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,12 +2,10 @@
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
-from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import torch
@@ -19,7 +17,13 @@ from torch_bridge.training.checkpointing import file_format, parts
 from torch_bridge.training.checkpointing.checkpoint_dirs import CheckpointDir, read_checkpoint
 from torch_bridge.training.checkpointing.parts import CheckpointPart
 from torch_bridge.training.checkpointing.states import map_leaves, read_structure
-from torch_bridge.training.checkpointing.stored_values import ARRAY, SCALAR, StoredValue, decode
+from torch_bridge.training.checkpointing.stored_values import (
+    ARRAY,
+    BYTES,
+    SCALAR,
+    StoredValue,
+    decode,
+)
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import empty_dtensor, mesh_of
 from torch_bridge.training.distributed.plain_names import plain_state, renamed_state
@@ -35,18 +39,8 @@ class CheckpointReader:
     def __init__(self, checkpoint: CheckpointDir) -> None:
         self.path = checkpoint.path
         self.step = checkpoint.step
-        self.manifest = checkpoint.undamaged_manifest
+        self.manifest = checkpoint.manifest
         self.reader = file_format.TensorReader(checkpoint.path)
-
-    def parts_of_ranks(self, first: int) -> set[str]:
-        """Return the names of the parts that differ between rank 0 and a rank from `first` on."""
-        names: set[str] = set()
-        for rank in range(first, self.manifest["world_size"]):
-            prefix = file_format.name_of_rank("", rank)
-            for name in self.reader.shapes:
-                if name.startswith(prefix):
-                    names.add(re.split("[./]", name.removeprefix(prefix))[0])
-        return names
 
     def read_structure(self, part: str, rank: int) -> Any:
         """Return a part's state as a rank saved it, with a `StoredValue` for each stored one."""
@@ -98,41 +92,37 @@ def read_random_states(saved: CheckpointReader) -> RandomStates | None:
 
 
 def read_model(saved: CheckpointReader, part: str, model: nn.Module) -> Mapping[str, Any]:
-    """Return the state that a module gets: that of rank 0, under the module's plain names."""
-    return _read_tensors(saved, _model_structure(saved, part, model), part, model)
+    """Return the state that a module gets: that of rank 0, under the module's plain names.
 
-
-def _model_structure(saved: CheckpointReader, part: str, model: nn.Module) -> Mapping[str, Any]:
-    """Return the structure of a saved module, or of a training step's, under plain names.
-
-    That of an `AveragedModel` also fits the module that it averages.
+    The part is a module or a training step. The state of an `AveragedModel` also fits the module
+    that it averages.
 
     Raises:
         ValueError: It is not that of a module with these names and shapes.
     """
-    structure: Any = saved.read_structure(part, 0)
+    structure = saved.read_structure(part, 0)
     if not isinstance(structure, dict):
         raise ValueError(f"{part} is neither a TrainStep nor a module")
     structure = cast("dict[str, Any]", structure)
     if TRAIN_STEP_FORMAT.is_of(structure):
         TRAIN_STEP_FORMAT.check_version(part, structure)
         structure = structure["model"]
-
     current = plain_state(model)
     if "n_averaged" in structure and "n_averaged" not in current:
         structure = _structure_of_averaged(structure)
-    shapes = _shapes_in(current)
+    # Torch would raise an error too, but only after it has loaded all others.
     saved_shapes = _shapes_in(structure)
+    shapes = _shapes_in(current)
     differences: list[str] = []
     for name in {**shapes, **saved_shapes}:
-        shape = shapes.get(name, "missing")
         saved_shape = saved_shapes.get(name, "missing")
+        shape = shapes.get(name, "missing")
         if saved_shape != shape:
             differences.append(f"{name}: {saved_shape} in the checkpoint, {shape} here")
     if differences:
         owner = f"{part} of checkpoint {saved.step}"
         raise ValueError(f"{owner} was saved with a different model: {'; '.join(differences[:5])}")
-    return structure
+    return _read_tensors(saved, structure, part, model)
 
 
 def _structure_of_averaged(structure: dict[str, Any]) -> dict[str, Any]:
@@ -158,103 +148,48 @@ def _shapes_in(state: Mapping[str, Any]) -> dict[str, str]:
 
 def _read_tensors(saved: CheckpointReader, structure: Any, name: str, part: CheckpointPart) -> Any:
     """Return the structure of a part's state with its stored values read."""
-    allocator = _TensorAllocator(name, part)
+    sharded = _sharded_tensors(name, part)
     tensors: dict[str, Tensor] = {}
 
     def allocate(path: str, leaf: Any) -> None:
         if not isinstance(leaf, StoredValue) or leaf.name in tensors:
             return
-        if leaf.is_bytes:
+        if leaf.kind == BYTES:
+            like = _find_sharded(path, sharded)
+            if like is not None and like.shape == leaf.meta.shape:
+                raise ValueError(
+                    f"{path} was saved whole, and is sharded here, but nothing says how to cut a "
+                    "tensor of its class: load it under DDP or on one process, or leave out the "
+                    "part"
+                )
             tensors[leaf.name] = saved.reader.empty_bytes(leaf.name)
         else:
-            tensors[leaf.name] = allocator.allocate(path, leaf)
+            tensors[leaf.name] = _allocate(path, leaf, sharded)
 
-    def fill(path: str, leaf: Any) -> Any:
+    def fill(_: str, leaf: Any) -> Any:
         if not isinstance(leaf, StoredValue):
             return leaf
-        return decode(path, leaf, tensors[leaf.name], allocator.sharded_like(path, leaf))
+        return decode(leaf, tensors[leaf.name])
 
     map_leaves(name, structure, allocate)
     saved.reader.fill_tensors(tensors)
     return map_leaves(name, structure, fill)
 
 
-class _TensorAllocator:
-    """Allocates the tensors of a part to read into, sharded as the part needs them.
+def _sharded_tensors(name: str, part: CheckpointPart) -> dict[str, Tensor]:
+    """Return the DTensors that a part has now, by their paths in its state.
 
-    A tensor is sharded like the tensor that the part has now. An optimizer that has not stepped yet
-    has none, and whole moments would take many times the memory of a shard. So they are
-
-        sharded like their parameter    if they have its shape
-        sharded as they were saved      if they have a different shape
-
-    and plain if their parameter is plain.
+    An optimizer that has not stepped yet has none, and whole moments would take many times the
+    memory of a shard. So its parameters are added, by the path of their state.
     """
-
-    def __init__(self, name: str, part: CheckpointPart) -> None:
-        self._name = name
-        self._part = part
-
-    @cached_property
-    def _current(self) -> dict[str, Any]:
-        """The leaves of the part's state, by path.
-
-        Empty without a process group, since only DTensors matter.
-        """
-        leaves: dict[str, Any] = {}
-        if processes.has_group():
-            with suppress(Exception):  # the part may have no state yet
-                state: Any = parts.get_state(self._part)
-                map_leaves(self._name, state, leaves.setdefault)
-        return leaves
-
-    @cached_property
-    def _sharded_parameters(self) -> dict[str, Tensor]:
-        """The sharded parameters of an optimizer or a training step, by the path of their state."""
-        by_path: dict[str, Tensor] = {}
-        for path, optimizer in _optimizers_by_path(self._name, self._part).items():
+    leaves: dict[str, Any] = {}
+    if processes.has_group():
+        with suppress(Exception):  # the part may have no state yet
+            map_leaves(name, parts.get_state(part), leaves.setdefault)
+        for path, optimizer in _optimizers_by_path(name, part).items():
             for index, parameter in enumerate(parameters_of(optimizer)):
-                if mesh_of(parameter) is not None:
-                    by_path[f"{path}.state.{index}"] = parameter
-        return by_path
-
-    def sharded_like(self, path: str, stored: StoredValue) -> Tensor | None:
-        """Return the DTensor that a tensor must be sharded like; None if it must be plain."""
-        like = self._current.get(path)
-        if like is None:
-            like = self._parameter_of(path)
-        if not isinstance(like, Tensor) or mesh_of(like) is None:
-            return None
-        if like.shape != stored.meta.shape:
-            return None
-        return like
-
-    def allocate(self, path: str, stored: StoredValue) -> Tensor:
-        """Return an uninitialized tensor for a path of the part's state."""
-        meta = stored.meta
-        like = self.sharded_like(path, stored)
-        if like is not None:
-            return torch.empty_like(like.detach(), dtype=meta.dtype, device="cpu")
-        parameter = self._parameter_of(path)
-        is_new = path not in self._current
-        if is_new and parameter is not None and stored.placements is not None:
-            mesh = mesh_of(parameter)
-            if mesh.ndim != len(stored.placements):
-                raise ValueError(
-                    f"{path} has a different shape than its parameter, and was sharded over a mesh "
-                    f"with {len(stored.placements)} dimensions, not {mesh.ndim}: load it on such a "
-                    "mesh, or leave out the optimizer"
-                )
-            return empty_dtensor(mesh, meta.shape, meta.dtype, stored.placements)
-        return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu")
-
-    def _parameter_of(self, path: str) -> Tensor | None:
-        """Return the sharded parameter whose state a path belongs to."""
-        while path and self._sharded_parameters:
-            path = path.rpartition(".")[0]
-            if path in self._sharded_parameters:
-                return self._sharded_parameters[path]
-        return None
+                leaves[f"{path}.state.{index}"] = parameter
+    return {path: leaf for path, leaf in leaves.items() if mesh_of(leaf) is not None}
 
 
 def _optimizers_by_path(name: str, part: CheckpointPart) -> dict[str, Optimizer]:
@@ -267,6 +202,29 @@ def _optimizers_by_path(name: str, part: CheckpointPart) -> dict[str, Optimizer]
     if len(part.optimizers) == 1:
         return {path: part.optimizers[0]}
     return {f"{path}.{index}": optimizer for index, optimizer in enumerate(part.optimizers)}
+
+
+def _allocate(path: str, stored: StoredValue, sharded: Mapping[str, Tensor]) -> Tensor:
+    """Return an uninitialized tensor for a path of a part's state.
+
+    It is sharded like the DTensor that belongs there. If that has a different shape, it is sharded
+    as it was saved.
+    """
+    meta = stored.meta
+    like = _find_sharded(path, sharded)
+    if like is not None:
+        if like.shape == meta.shape:
+            return torch.empty_like(like.detach(), dtype=meta.dtype, device="cpu")
+        if stored.placements is not None:
+            return empty_dtensor(mesh_of(like), meta.shape, meta.dtype, stored.placements)
+    return torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype, device="cpu")
+
+
+def _find_sharded(path: str, sharded: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the DTensor that a part has at a path, or the parameter whose state the path is in."""
+    while path and path not in sharded:
+        path = path.rpartition(".")[0]
+    return sharded.get(path)
 
 
 def read_verified(
@@ -302,7 +260,9 @@ def read_verified(
                 value = read(CheckpointReader(checkpoint))
             finally:
                 damages += [verified.result() for verified in pending]
-                damages.append(_find_change(checkpoint))
+                # A save in another process may have put a different checkpoint in its place.
+                if read_checkpoint(checkpoint.path, checkpoint.step) != checkpoint:
+                    damages.append(f"{checkpoint.step}: it changed while it was read")
     except Exception as caught:  # of a damaged file, there may be any error
         error = caught
     damage = "; ".join(filter(None, damages))
@@ -318,29 +278,18 @@ def read_verified(
     return value, ""
 
 
-def _find_change(checkpoint: CheckpointDir) -> str:
-    """Return a message if a save in another process has replaced or removed the checkpoint, or "".
-
-    The files are opened at different times by their paths, so they could be those of two
-    checkpoints.
-    """
-    if read_checkpoint(checkpoint.path, checkpoint.step) == checkpoint:
-        return ""
-    return f"{checkpoint.step}: it was replaced or removed while it was read"
-
-
 def files_to_verify(checkpoint: CheckpointDir) -> list[str]:
     """Return the names of this rank's share of the files."""
     # Also a file that does not belong to it: `CheckpointReader` would read it too.
     present = file_format.list_files(checkpoint.path)
-    names = {*present, *checkpoint.undamaged_manifest["files"]}
+    names = {*present, *checkpoint.manifest["files"]}
     all_names = sorted(names, key=lambda name: (len(name), name))  # rank 2 before rank 10
     return all_names[processes.rank() :: processes.world_size()]
 
 
 def _find_damage(checkpoint: CheckpointDir, name: str, *, verify: bool) -> str:
     """Return what is wrong with a file, or an empty string."""
-    files = checkpoint.undamaged_manifest["files"]
+    files = checkpoint.manifest["files"]
     if name not in files:
         return f"{checkpoint.step}: {name} does not belong to it"
     try:
@@ -348,8 +297,6 @@ def _find_damage(checkpoint: CheckpointDir, name: str, *, verify: bool) -> str:
             if not verify:
                 return ""
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        return f"{checkpoint.step}: {name} is missing"
     except OSError as error:
         return f"{checkpoint.step}: {name} can't be read: {error}"
     if digest != files[name]:

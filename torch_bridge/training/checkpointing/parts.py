@@ -9,7 +9,6 @@ from torch.optim import Optimizer
 from plateau_jax.arguments import checks
 from plateau_jax.runs.curve_scheduler import CURVE_SCHEDULER_FORMAT
 from torch_bridge.schedulers.scheduler_state import FOLLOWER_FORMAT, SCHEDULER_FORMAT
-from torch_bridge.training.checkpointing import file_format
 from torch_bridge.training.checkpointing.states import SplitState, map_leaves, split_state
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import host_copier
@@ -38,7 +37,7 @@ class TrainStepInterface(Stateful, Protocol):
 RANDOM_STATES_PART = "random-states"
 """The name of the random states, which are stored as a part is. No part can have it."""
 
-_RESERVED_NAMES = (file_format.RESERVED_NAME, "verify", "partial")  # two are arguments of `load`
+_RESERVED_NAMES = ("verify", "partial")  # arguments of `load`
 
 _SCHEDULES = [
     item.kind
@@ -59,37 +58,40 @@ _SAME_ON_ALL_RANKS = (
 )
 """The entries of the state of a schedule that all ranks must share."""
 
+_PARAMETER_NAMES = {"parameters", "param_names"}
+"""The entries of the states of a training step and of an optimizer that name its parameters."""
+
 CheckpointPart = Stateful | dict[str, Any] | list[Any]
 
 
 def check_parts(parts: Mapping[str, Any]) -> None:
-    """Check that there are parts, that their names are identifiers, and that each has a state."""
+    """Check that there are parts, that their names are identifiers, and that each has a state.
+
+    A module on the meta device has none: torch copies nothing from it or to it.
+    """
     if not parts:
         raise ValueError(
             "there are no parts: pass them by name, such as step=train_step, loader=loader"
         )
     for name, part in parts.items():
+        # The tensors of a part "a.b" could have the names of those of a part "a".
         if not name.isidentifier() or name in _RESERVED_NAMES:
             raise ValueError(
                 f"{checks.short_repr(name)} must be a valid variable name, and not one of "
                 f"{_RESERVED_NAMES}"
             )
-        if isinstance(part, type) or not isinstance(part, Stateful | dict | list):
+        if not isinstance(part, Stateful | dict | list):
             raise TypeError(
                 checks.must(
                     name, part, "have state_dict and load_state_dict, or be a dictionary or a list"
                 )
             )
-
-
-def check_memory(name: str, part: CheckpointPart) -> None:
-    """Check that a part has memory to load into: torch copies nothing to the meta device."""
-    if not isinstance(part, nn.Module):
-        return
-    if any(tensor.is_meta for tensor in (*part.parameters(), *part.buffers())):
-        raise ValueError(
-            f"{name} is on the meta device, without memory: call {name}.to_empty(device=...) first"
-        )
+        is_module = isinstance(part, nn.Module)
+        if is_module and any(tensor.is_meta for tensor in (*part.parameters(), *part.buffers())):
+            raise ValueError(
+                f"{name} is on the meta device, without memory: call {name}.to_empty(device=...) "
+                "first"
+            )
 
 
 def get_state(part: CheckpointPart) -> Any:
@@ -128,85 +130,50 @@ def copy_state(name: str, part: CheckpointPart) -> SplitState:
     return split_state(name, get_state(part), host_copier())
 
 
-def parameter_orders(states: Mapping[str, SplitState]) -> dict[str, str]:
-    """Return the names of the parameters of each part that has shards, in their order.
+def entries_of_all_ranks(states: Mapping[str, SplitState]) -> dict[str, str]:
+    """Return the entries of some states that must be equal on all ranks, as text, by path.
 
-    Shards are joined by position, not by name.
+    These are the positions, curves and peaks of schedules and, if the state of an optimizer is
+    sharded, the order of its parameters, since shards are joined by position. A schedule is a
+    scheduler, a follower, a training step or a `CurveScheduler`. Its state may be in another, as in
+    that of torch's `SequentialLR`. Empty if there is only one rank.
     """
-    orders: dict[str, str] = {}
-    for part, state in states.items():
-        if all(stored.placements is None for stored in state.stored):
-            continue
-        match state.structure:
-            case {"kind": TRAIN_STEP_FORMAT.kind, "parameters": names}:
-                orders[part] = repr(names)
-            case {"param_groups": [*groups]}:  # of an optimizer
-                orders[part] = repr([group.get("param_names") for group in groups])
-            case _:
-                pass
-    return orders
-
-
-def schedule_entries(states: Mapping[str, SplitState]) -> dict[str, str]:
-    """Return the positions, curves and peaks of the schedules in some states, by path.
-
-    A schedule is a scheduler, a follower, a training step or a `CurveScheduler`. Its state may be
-    in another, as in that of torch's `SequentialLR`. Empty if there is only one rank.
-    """
-    if processes.world_size() == 1:
-        return {}
-    leaves: dict[str, Any] = {}
-    for part, state in states.items():
-        map_leaves(part, state.structure, leaves.setdefault)
-    schedules: list[str] = []
-    for path, leaf in leaves.items():
-        if path.endswith(".kind") and leaf in _SCHEDULES:
-            schedules.append(path.removesuffix("kind"))
     entries: dict[str, str] = {}
-    for schedule in schedules:
+    if processes.world_size() == 1:
+        return entries
+    for part, state in states.items():
+        leaves: dict[str, Any] = {}
+        map_leaves(part, state.structure, leaves.setdefault)
+        is_sharded = any(stored.placements is not None for stored in state.stored)
+        schedules = [
+            path.removesuffix("kind")
+            for path, leaf in leaves.items()
+            if path.endswith(".kind") and leaf in _SCHEDULES
+        ]
         for path, leaf in leaves.items():
-            entry = path.removeprefix(schedule).partition(".")[0]
-            if path.startswith(schedule) and entry in _SAME_ON_ALL_RANKS:
-                entries[path] = repr(leaf)  # NaN is not equal to itself
+            if is_sharded and not _PARAMETER_NAMES.isdisjoint(path.split(".")):
+                entries[path] = repr(leaf)
+            for schedule in schedules:
+                entry = path.removeprefix(schedule).partition(".")[0]
+                if path.startswith(schedule) and entry in _SAME_ON_ALL_RANKS:
+                    entries[path] = repr(leaf)  # NaN is not equal to itself
     return entries
 
 
-def check_same_order(orders_by_rank: Sequence[Mapping[str, str]]) -> None:
-    """Reject parameters in different orders. Takes the `parameter_orders` of each rank."""
-    difference = _first_difference(orders_by_rank)
-    if difference is not None:
-        part, ranks, _ = difference
-        raise ValueError(
-            f"{part} has its parameters in different orders on rank {ranks[0]} and rank "
-            f"{ranks[1]}, so shards of different parameters would be joined. Build the optimizer's "
-            "groups in the same order on every rank. If they are built from a set, sort it: its "
-            "order differs between processes"
-        )
-
-
-def check_same_schedules(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
-    """Reject schedules that differ between ranks. Takes the `schedule_entries` of each rank."""
-    difference = _first_difference(entries_by_rank)
-    if difference is not None:
-        path, ranks, values = difference
-        raise ValueError(
-            f"{path} = {values[0]} on rank {ranks[0]}, and {values[1]} on rank "
-            f"{ranks[1]}: the learning rates of the ranks would differ. Every rank must have the "
-            "same curves and peaks, and make the same steps. With a hold rule, call "
-            "scheduler.step(metric=loss) with the mean of the losses of all ranks; with a "
-            "DataClock, scheduler.step(count=n) with the sum of their counts. "
-            "torch.distributed.all_reduce gives both"
-        )
-
-
-def _first_difference(
-    entries_by_rank: Sequence[Mapping[str, str]],
-) -> tuple[str, tuple[int, int], tuple[str, str]] | None:
-    """Return an entry with different values on two ranks: its path, the ranks and the values."""
-    first: dict[str, tuple[int, str]] = {}
+def check_same_entries(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
+    """Reject entries that differ between ranks."""
+    first = entries_by_rank[0]
     for rank, entries in enumerate(entries_by_rank):
-        for path, value in entries.items():
-            first_rank, first_value = first.setdefault(path, (rank, value))
+        for path in {**first, **entries}:
+            first_value = first.get(path, "missing")
+            value = entries.get(path, "missing")
             if value != first_value:
-                return path, (first_rank, rank), (first_value, value)
-    return None
+                raise ValueError(
+                    f"{path} = {first_value} on rank 0, and {value} on rank {rank}: "
+                    "every rank must name the same checkpoint and parts, and have the same curves "
+                    "and peaks, steps, and order of parameters (that of a set differs between "
+                    "processes: sort it). With a hold rule, call "
+                    "scheduler.step(metric=loss) with the mean of the losses of all ranks; with a "
+                    "DataClock, scheduler.step(count=n) with the sum of their counts. "
+                    "torch.distributed.all_reduce gives both"
+                )

@@ -9,7 +9,6 @@ import shutil
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,8 +37,6 @@ class Save:
     path: Path
     """The partial directory."""
     keep: int
-    is_complete: bool = False
-    """Known to rank 0 alone."""
     rank: int = field(default_factory=processes.rank)
     world_size: int = field(default_factory=processes.world_size)
 
@@ -47,37 +44,43 @@ class Save:
 class BackgroundSave(threading.Thread):
     """Writes a checkpoint. A collective: every rank begins its saves in the same order.
 
-    A save waits for those that began before it: in one process, for those into its directory, and
-    with several ranks for all, so that their collectives never mix. A program that ends waits for
-    it. A forked process has no such thread.
+    It waits for those that began before it, so that their collectives never mix; a save that Ctrl-C
+    interrupted may still be writing. A program that ends waits for it. A forked process has no such
+    thread.
     """
 
     def __init__(self, save: Save) -> None:
         group: Any = None
         if save.world_size > 1:
             group = _background_group()
-        self._directory = save.path.parent
-        earlier = [
-            thread
-            for thread in threading.enumerate()
-            if isinstance(thread, BackgroundSave)
-            and (group is not None or thread._directory == self._directory)
-        ]
+        earlier = [thread for thread in threading.enumerate() if isinstance(thread, BackgroundSave)]
         # The arguments, and with them the copy of the parts, are freed when the thread ends.
         arguments = (save, group, earlier)
         super().__init__(
             name="torch_bridge.Checkpoints", target=self._run, args=arguments, daemon=False
         )
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self.start()
 
     def _run(self, save: Save, group: Any, earlier: Sequence["BackgroundSave"]) -> None:
+        """Write a checkpoint. If this fails, print the error, and remove what was written."""
+        for thread in earlier:
+            thread.join()
         try:
-            for thread in earlier:
-                thread.join()
-            _write_or_remove(save, group)
-        except BaseException as error:
+            _write(save, group)
+        except Exception as error:
+            if save.rank == 0:
+                shutil.rmtree(save.path, ignore_errors=True)
+            error.add_note(f"The save of checkpoint {save.step} in {save.path.parent} failed.")
+            if group is not None and distributed.group.WORLD not in _groups:
+                error.add_note(
+                    "The process group was destroyed before it was complete. Wait for the last "
+                    "save with save(..., wait=True) before destroy_process_group()."
+                )
+            traceback.print_exception(error)  # at once, since perhaps no later call raises it
             # Its frames would keep the copied state alive, next to the copy of the next save.
+            error.__cause__ = None
+            error.__context__ = None
             self.error = error.with_traceback(None)
 
 
@@ -88,42 +91,6 @@ def _background_group() -> Any:
         _groups.clear()  # of a process group that was destroyed
         _groups[world] = distributed.new_group(backend="gloo")
     return _groups[world]
-
-
-def _write_or_remove(save: Save, group: Any) -> None:
-    """Write a checkpoint. If this fails, print the error, and remove what was written."""
-    try:
-        _write(save, group)
-    except Exception as caught:
-        error: Exception = caught
-    else:
-        return
-    if group is not None and distributed.group.WORLD not in _groups:
-        lost = RuntimeError(
-            f"checkpoint {save.step} is lost: the process group was destroyed before it was "
-            "complete. Wait for the last save with save(..., wait=True) before "
-            "destroy_process_group()"
-        )
-        lost.__cause__ = error
-        error = lost
-
-    def remove() -> bool:
-        """Remove what was written; return True if the checkpoint is complete, as rank 0 knows."""
-        if save.rank == 0:
-            shutil.rmtree(save.path, ignore_errors=True)
-        return save.is_complete
-
-    is_complete = save.is_complete
-    with suppress(Exception):  # of the collective, in which the other ranks wait for rank 0
-        is_complete, *_ = collective_call(remove, group)
-    note = f"Checkpoint {save.step} was not saved in {save.path.parent}."
-    if is_complete:
-        note = f"Checkpoint {save.step} is complete in {save.path.parent}; removing others failed."
-    error.add_note(note)
-    traceback.print_exception(error)  # at once, since perhaps no later call raises it
-    error.__cause__ = None
-    error.__context__ = None
-    raise error.with_traceback(None)
 
 
 def _write(save: Save, group: Any) -> None:
@@ -165,7 +132,6 @@ def _write(save: Save, group: Any) -> None:
                 files=files,
                 world_size=save.world_size,
             )
-            save.is_complete = True
             checkpoint_dirs.prune(save.path.parent, save.keep)
 
     collective_call(commit, group)

@@ -24,6 +24,7 @@ from plateau_jax.arguments import checks
 from torch_bridge.training.checkpointing import file_format, stored_values
 from torch_bridge.training.checkpointing.stored_values import (
     ARRAY,
+    BYTES,
     SCALAR,
     StoredValue,
     unsupported,
@@ -81,7 +82,9 @@ class SplitState:
         for stored in self.stored:
             if stored.name not in tensors:
                 tensor = self.tensors[stored.name]
-                tensors[stored.name] = stored_values.encode(stored, tensor)
+                if stored.kind == BYTES:
+                    tensor = stored_values.to_bytes(tensor)
+                tensors[stored.name] = tensor
         return tensors
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch_bridge.training.checkpointing.file_format import STORED_DTYPES
 from torch_bridge.training.distributed import processes
 from torch_bridge.training.distributed.dtensors import local_shard, mesh_of
-from torch_bridge.training.distributed.subclasses import flatten, map_inner, wraps_tensors
+from torch_bridge.training.distributed.subclasses import map_inner, wraps_tensors
 
 # The kinds of stored values.
 TENSOR = "tensor"
@@ -42,10 +42,6 @@ class StoredValue:
     placements: list[int | None] | None
     """The `placements_of` the saved DTensor; None for a plain tensor."""
 
-    @property
-    def is_bytes(self) -> bool:
-        return self.kind == BYTES
-
 
 def kind_of(tensor: Tensor) -> str:
     """Return the kind of a tensor."""
@@ -55,29 +51,14 @@ def kind_of(tensor: Tensor) -> str:
     return BYTES
 
 
-def encode(stored: StoredValue, tensor: Tensor) -> Tensor:
-    """Return the tensor that a file contains in place of a copied one."""
-    if stored.is_bytes:
-        return to_bytes(tensor)
-    return tensor
-
-
-def decode(path: str, stored: StoredValue, tensor: Tensor, like: Tensor | None) -> Any:
-    """Return the value that a file contains as a tensor.
-
-    `like` is the DTensor in whose place the value will be, or None.
-    """
+def decode(stored: StoredValue, tensor: Tensor) -> Any:
+    """Return the value that a file contains as a tensor."""
     if stored.kind == ARRAY:
         return tensor.numpy()
     if stored.kind == SCALAR:
         return tensor.numpy()[()]
-    if stored.is_bytes:
-        tensor = from_bytes(tensor)
-        if like is not None:
-            raise ValueError(
-                f"{path} is a {type(tensor).__name__} of {tensor.dtype}, was saved whole, and is "
-                "sharded here: load it under DDP or on one process, or leave out the part"
-            )
+    if stored.kind == BYTES:
+        return from_bytes(tensor)
     return tensor
 
 
@@ -110,25 +91,14 @@ def from_bytes(content: Tensor) -> Any:
 
 def check_tensor(path: str, tensor: Tensor) -> None:
     """Raise a TypeError if a checkpoint can't hold a tensor."""
-    if tensor.grad_fn is not None:
-        raise TypeError(
-            f"{path} was computed with gradients, which a checkpoint can't hold: save "
-            "tensor.detach()"
-        )
     local = local_shard(tensor)
     if wraps_tensors(local):
-        inner_tensors, _ = flatten(local)
-        for name, inner in inner_tensors.items():
-            if isinstance(inner, Tensor):
-                check_tensor(f"{path}.{name}", inner)
         _check_read_back(path, local)
     else:
         is_plain = type(local) in (Tensor, nn.Parameter) and local.layout == torch.strided
-        if not is_plain or local.is_nested or local.is_meta or local.is_quantized:
-            kind = f"a {local.layout} {type(tensor).__name__}"
-            if local.is_nested:
-                kind = "a nested tensor"
-            raise unsupported(path, f"{kind} of {local.dtype} on {local.device}")
+        if not is_plain or local.is_meta or local.is_quantized:
+            kind = f"a {local.layout} {type(local).__name__} of {local.dtype} on {local.device}"
+            raise unsupported(path, kind)
     mesh = mesh_of(tensor)
     if mesh is None:
         return
