@@ -13,7 +13,7 @@ To add a kind of curve:
    everything else follows. Import the module in `plateau_jax/__init__.py`. A kind that is derived
    from other curves gets a method of `Curve`, as `cooldown` has.
 2. In `plateau_jax/tools/`, extend `_phrases` in `drawing/legend.py`, for legends, and in `design/`,
-   for the page, `code_snippets.py`, `handles.py`, `page/controls.js` and `stepsOf` in
+   for the page, `handles.py`, `page/controls.js` and `stepsOf` in
    `page/edits.js`.
 3. In `tests/`, draw descriptions in `support/curves/descriptions.py`, write the exact levels in
    `support/numerics/oracle.py`, and the defaults in `curves/test_values.py`. Add two curves that

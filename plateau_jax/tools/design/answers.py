@@ -199,7 +199,7 @@ def _describe_curve(curve: Curve, peak: float) -> dict[str, Any]:
         "handles": [asdict(handle) for handle in handles],
         "optax": code_snippets.optax_code(curve, peak),
         "torch": code_snippets.torch_code(curve, peak),
-        "json": code_snippets.as_json(arguments),
+        "json": json.dumps(arguments),
         "advice": advice,
     }
 
