@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plateau_jax.table.segments import Segment
-from plateau_jax.tools.drawing.tables import as_html, as_text
+from plateau_jax.tools.drawing.tables import as_text
 
 
 class SegmentTable(NamedTuple):
@@ -28,10 +28,6 @@ class SegmentTable(NamedTuple):
         # With these minimum widths, the tables of most curves line up with each other.
         header = (first, last, kind.ljust(13), start.rjust(10), end.rjust(10))
         return as_text([header, *self.rows], self.note, left=[2])
-
-    def as_html(self) -> str:
-        """Return HTML for notebooks."""
-        return as_html([self.headings, *self.rows], self.note)
 
 
 def segment_table(

@@ -80,7 +80,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks."""
-        return tables.as_html(_table_rows(self, 1.0), note(is_scaled=self._is_scaled))
+        return tables.as_html(str(self))
 
 
 @overload
