@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -9,35 +10,14 @@ import traceback
 import webbrowser
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
-from plateau_jax.tools.design.answers import (
-    ANSWERS,
-    MAX_CURVES,
-    answer_request,
-    choices_per_field,
-)
-
-MAX_BODY_BYTES = 8 << 20
-"""The largest question: twelve curves of 200,000 characters take 2.4 MB."""
+from plateau_jax.tools.design.answers import ANSWERS, MAX_CURVES, choices_per_field
 
 _LOOPBACK = "127.0.0.1"
-
-_TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
-
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-}
+_PAGE = Path(__file__).with_name("page")
 
 
 class Server(ThreadingHTTPServer):
@@ -65,9 +45,6 @@ class Server(ThreadingHTTPServer):
             "max_curves": MAX_CURVES,
             "shapes": choices_per_field(),
         }
-        folder = files("plateau_jax.tools.design") / "page"
-        # Read once, so that the path in a request is never used as a path on the disk.
-        self.files = {f"/{file.name}": file.read_bytes() for file in folder.iterdir()}
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore connections that the browser closed; print other errors."""
@@ -75,97 +52,62 @@ class Server(ThreadingHTTPServer):
             traceback.print_exc()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(SimpleHTTPRequestHandler):
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]  (a handler has no other server)
 
+    # Windows may have different types, and a browser runs no module of another type.
+    extensions_map = {  # noqa: RUF012 (as in the base class)
+        ".css": "text/css",
+        ".html": "text/html",
+        ".js": "text/javascript",
+        ".svg": "image/svg+xml",
+    }
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args, directory=str(_PAGE))
+
     def do_GET(self) -> None:
-        path = self._path()
         if not self._is_local():
             self._reject_stranger()
-        elif path == "/start":
+        elif self.path == "/start":
             self._send_json(200, self.server.initial_state)
-        elif path in self.server.files:
-            self._send_file(path)
         else:
-            self._reject_path(path)
+            super().do_GET()
 
     def do_POST(self) -> None:
-        path = self._path()
-        size = self._body_size()
         if not self._is_local():
             self._reject_stranger()
-        elif path not in ANSWERS:
-            self._reject_path(path)
-        elif self.headers.get_content_type() != "application/json":
-            # Browsers send the types of forms to other origins without asking first.
-            self._reject(415, "the body must be application/json")
-        elif size > MAX_BODY_BYTES:
-            self._reject(413, f"Content-Length must be at most {MAX_BODY_BYTES}")
-        else:
-            self._answer(path, self.rfile.read(size))
-
-    def _answer(self, path: str, body: bytes) -> None:
+            return
         try:
-            answer = json.dumps(answer_request(path, body))
-        except (TypeError, ValueError) as error:
-            self._reject(400, str(error))
-        except Exception:  # a bug: the page shows the message, and the server continues
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            answer = ANSWERS[self.path](json.loads(body))
+        except Exception as error:  # a bug, or a file that is not a saved page
             traceback.print_exc()
-            self._reject(500, "this request failed; the terminal shows why")
+            self._send_json(400, {"error": f"{type(error).__name__}: {error}"})
         else:
-            self._send(200, answer.encode(), "application/json")
-
-    # Parts of requests
-
-    def _path(self) -> str:
-        path = self.path.partition("?")[0]
-        return "/page.html" if path == "/" else path
-
-    def _body_size(self) -> int:
-        """Return the length of the body; without a valid header, more than is permitted."""
-        length = self.headers.get("Content-Length", "")
-        if length.isdecimal() and len(length) < 12:
-            return int(length)
-        return MAX_BODY_BYTES + 1
+            self._send_json(200, answer)
 
     def _is_local(self) -> bool:
-        """Return False for other hosts and pages.
-
-        A foreign domain may resolve to this address (DNS rebinding).
-        """
-        # Browsers omit the default port, 80.
-        port = "" if self.server.port == 80 else f":{self.server.port}"
-        hosts = [f"{_LOOPBACK}{port}", f"localhost{port}"]
-        origins = [f"http://{host}" for host in hosts]
-        host, origin = self.headers.get("Host"), self.headers.get("Origin")
-        return host in hosts and (origin is None or origin in origins)
-
-    # Replies
+        """Return False for other hosts: a foreign domain may resolve to this address."""
+        host = self.headers.get("Host", "")
+        return re.fullmatch(r"(127\.0\.0\.1|localhost)(:\d+)?", host) is not None
 
     def _reject_stranger(self) -> None:
-        self._reject(403, f"this server answers to its own page only: open {self.server.address}")
-
-    def _reject_path(self, path: str) -> None:
-        self._reject(404, f"there is no {path}; the page is at {self.server.address}")
-
-    def _reject(self, status: int, message: str) -> None:
-        self._send_json(status, {"error": message})
-
-    def _send_file(self, path: str) -> None:
-        extension = path.rpartition(".")[2]
-        self._send(200, self.server.files[path], f"{_TYPES[extension]}; charset=utf-8")
+        self.send_error(403, f"The page is for this machine only: open {self.server.address}")
 
     def _send_json(self, status: int, content: Any) -> None:
-        self._send(status, json.dumps(content).encode(), "application/json")
-
-    def _send(self, status: int, body: bytes, content_type: str) -> None:
+        body = json.dumps(content).encode()
         self.send_response(status)
-        for name, value in _HEADERS.items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def end_headers(self) -> None:
+        self.send_header("Content-Security-Policy", "default-src 'self'; frame-ancestors 'none'")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cache-Control", "no-store")
+        super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
         """Log nothing: the terminal is for the address and for errors."""

@@ -80,7 +80,8 @@ interface Description {
   levels: number[];
   /** The name, the first step and the first step after each warmup and plateau. */
   spans: [name: string, begin: number, after: number][];
-  segments: { headings: string[]; rows: string[][] };
+  /** The table of segments, as text. */
+  segments: string;
   handles: Handle[];
   optax: string;
   torch: string;
@@ -108,12 +109,11 @@ interface Handle {
   slope: number;
 }
 
-/** The comparison of a curve with the first one, or why there is none. */
+/** The comparison of a curve with the first one. */
 interface Ratios {
   bound: number;
   peak_ratio: number;
   best_peak: number;
-  fault?: string;
 }
 
 /** A shape to choose, and the P with which its formula begins. */

@@ -20,7 +20,7 @@ def html(curve: Curve) -> str:
     Without matplotlib, the plot is left out.
     """
     description = escape(checks.short_text(repr(curve), 400))
-    table = as_html(segment_table(curve.segments, most=_MAX_ROWS).as_text())
+    table = as_html(segment_table(curve.segments, most=_MAX_ROWS))
     return f"<div>{_picture(curve)}<div><code>{description}</code></div>{table}</div>"
 
 
