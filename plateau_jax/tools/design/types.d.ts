@@ -106,7 +106,6 @@ interface Handle {
   value: number;
   low: number;
   high: number;
-  slope: number;
 }
 
 /** The comparison of a curve with the first one. */
