@@ -7,11 +7,6 @@ import numpy as np
 
 from plateau_jax.table.exact_segments import ExactSegment, with_stops
 
-FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
-"""The color of each type of span; with `OPACITY` it suits white and dark backgrounds."""
-
-OPACITY = 0.25
-
 MAX_SPANS = 200
 """The most warmups and plateaus that a plot shades: thousands would take minutes to draw."""
 
