@@ -18,14 +18,13 @@ from plateau_jax.shapes.known_shapes import SHAPES, SHAPES_ALLOWING_ZERO
 from plateau_jax.tools.configuration import curve_from_text, parse_numbers
 from plateau_jax.tools.design import code_snippets
 from plateau_jax.tools.design.handles import curve_and_peak_handles
-from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw, thin_out
+from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw
 from plateau_jax.tools.drawing.segment_table import segment_table
 from plateau_jax.tools.theory.bounds import minimize_bound, note, peak_at_equal_length
 
 MAX_CURVES = 12
 """The number of looks in `looks.js`."""
 
-_MAX_POINTS = 20_000
 _MAX_ROWS = 200
 
 _CELLS = {"start": 0, "steps": 0, "duration": 1, "length": 1, "to": 1, "shape": 2}
@@ -103,10 +102,10 @@ def describe_curves(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learning_rates_at_step(question: Mapping[str, Any]) -> dict[str, Any]:
-    """{"curves", "step"} of valid curves -> {"learning_rates"}, with six digits."""
+    """{"curves", "step"} of valid curves -> {"learning_rates"}."""
     step: int = question["step"]
-    lrs = [curve.learning_rate(step, peak) for curve, peak in map(_read, question["curves"])]
-    return {"learning_rates": [float(f"{lr:.6g}") for lr in lrs]}
+    entries = map(_read, question["curves"])
+    return {"learning_rates": [curve.learning_rate(step, peak) for curve, peak in entries]}
 
 
 def compare_curves(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,7 +178,7 @@ def _describe(entry: Mapping[str, Any]) -> dict[str, Any]:
         return {"fault": {"message": message, "path": path}}
 
     arguments = curve.to_dict()
-    steps = thin_out(steps_to_draw(curve._exact_segments), _MAX_POINTS)
+    steps = steps_to_draw(curve._exact_segments)
     return {
         "curve": arguments,
         "peak": peak,
@@ -194,7 +193,7 @@ def _describe(entry: Mapping[str, Any]) -> dict[str, Any]:
         "optax": code_snippets.optax_code(curve, peak),
         "torch": code_snippets.torch_code(curve, peak),
         "json": json.dumps(arguments),
-        "advice": [{"message": text, "path": ["curve"]} for text in advice],
+        "advice": advice,
     }
 
 

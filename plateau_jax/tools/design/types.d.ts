@@ -64,7 +64,7 @@ interface State {
   curves: Entry[];
 }
 
-/** A fault or advice, with the path of its field. */
+/** A fault, with the path of its field. */
 interface Message {
   message: string;
   path: Path;
@@ -86,7 +86,8 @@ interface Description {
   optax: string;
   torch: string;
   json: string;
-  advice: Message[];
+  /** What the constructors warn of. */
+  advice: string[];
 }
 
 interface Warmup {

@@ -31,13 +31,6 @@ def steps_to_draw(segments: Sequence[ExactSegment]) -> np.ndarray:
     return np.unique(np.concatenate(steps).astype(np.int64))
 
 
-def thin_out(steps: np.ndarray, most: int) -> np.ndarray:
-    """Return at most `most` of the steps, evenly spread, with the first and the last."""
-    if len(steps) <= most:
-        return steps
-    return steps[np.linspace(0, len(steps) - 1, most).astype(np.int64)]
-
-
 def shaded_spans(segments: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
     """Yield (name, first step, first step after it) of each warmup and plateau.
 
