@@ -117,7 +117,7 @@ def test_shift_drags_without_rounding(undone):
             "ArrowLeft",
             {"plateaus": (), "absolute_plateaus": [(1400, 3850)]},
         ),
-        ("Plateau 1, place", "End", {"plateaus": [(60, 40)]}),
+        ("Plateau 1, place", "End", {"plateaus": (), "absolute_plateaus": [(6200, 3800)]}),
         ("Final learning rate", "ArrowUp", {"min_lr_ratio": 0.01}),
         ("End of the curve", "PageDown", {"total_steps": 9000}),
     ],

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from design.page import COSINE, DROP, PEAK, STABLE, STAGED
+from design.page import COSINE, PEAK, STABLE, STAGED
 from playwright.sync_api import expect
 
 from plateau_jax import compare
@@ -167,21 +167,6 @@ def test_wrong_json_is_rejected(undone, text, message):
     alert = undone.dialog.get_by_role("alert")
     expect(alert).to_contain_text(message)
     undone.press("Escape")
-
-
-def drop(design, content):
-    """Drop a file of JSON on the page."""
-    design.page.evaluate(DROP, ["dropped.json", json.dumps(content)])
-    expect(design.dialog.get_by_role("textbox")).not_to_have_value("")
-    design.accept()
-
-
-def test_dropped_page_replaces_all_curves(design):
-    only_curve = {"name": "Only", "peak": 0.5, "curve": STABLE.to_dict()}
-    drop(design, {"curves": [only_curve]})
-    assert design.names == ["Only"]
-    assert design.curve == STABLE
-    assert design.peak() == 0.5
 
 
 SAVED_PAGE = [
