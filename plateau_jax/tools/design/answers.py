@@ -64,10 +64,11 @@ def warmup_arguments(curve: Curve) -> dict[str, Any]:
     if isinstance(curve, PlateauCurve):
         names = "warmup_steps", "init_lr_ratio", "warmup_shape"
         return {name: getattr(curve, name) for name in names}
-    name, begin, after = next(shaded_spans(curve._exact_segments), ("", 0, 0))
-    if name != "warmup" or begin > 0:
-        return {"warmup_steps": 0}
-    return {"warmup_steps": min(after, curve.total_steps - 1)}  # a step must remain to decay
+    for name, begin, after in shaded_spans(curve._exact_segments):
+        if name == "warmup" and begin == 0:
+            steps = min(after, curve.total_steps - 1)  # a step must remain to decay
+            return {"warmup_steps": steps}
+    return {"warmup_steps": 0}
 
 
 INITIAL_POWERS = {"1-x^P": "2", "(1-x)^P": "2", "t^-P": "0.5"}
@@ -187,7 +188,7 @@ def _describe(entry: Mapping[str, Any]) -> dict[str, Any]:
         "steps": steps.tolist(),
         # Six digits suffice for a picture.
         "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),
-        "spans": list(shaded_spans(curve._exact_segments)),
+        "spans": shaded_spans(curve._exact_segments),
         "segments": segment_table(curve.segments, np.float32(peak), _MAX_ROWS),
         "handles": [asdict(handle) for handle in curve_and_peak_handles(curve, peak)],
         "optax": code_snippets.optax_code(curve, peak),
