@@ -14,7 +14,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from plateau_jax.tools.design.answers import ANSWERS, MAX_CURVES, choices_per_field
+from plateau_jax.tools.design.answers import ANSWERS, choices_per_field
 
 _LOOPBACK = "127.0.0.1"
 _PAGE = Path(__file__).with_name("page")
@@ -42,7 +42,6 @@ class Server(ThreadingHTTPServer):
         self.address = f"http://{_LOOPBACK}:{self.port}/"
         self.initial_state: dict[str, Any] = {
             "curves": list(curves),
-            "max_curves": MAX_CURVES,
             "shapes": choices_per_field(),
         }
 
