@@ -1,7 +1,7 @@
 """What the design page says about a wrong curve or peak, and at which field."""
 
 import pytest
-from design.design import PEAK, fault_of
+from design.design import PEAK, answer_about, fault_of
 from support.curves.requirements import A_NUMBER
 
 from plateau_jax import PlateauCurve, StagedCurve
@@ -43,10 +43,17 @@ def inner_curve(curve):
 def test_innermost_fault_stands_at_its_field(curve, path, message):
     fault = fault_of({"curve": curve, "peak": PEAK})
     assert message in fault["message"]
-    assert fault["path"] == ["curve", *path]
+    assert fault["path"] == ("curve", *path)
     fault = fault_of({"curve": inner_curve(curve), "peak": PEAK})
     assert f"curve.curve.{message}" in fault["message"]
-    assert fault["path"] == ["curve", "curve", "curve", *path]
+    assert fault["path"] == ("curve", "curve", "curve", *path)
+
+
+def test_curve_of_too_many_stages():
+    many = {"kind": "staged", "stages": [[10, 0.5]] * 20_000, "start": 1.0}
+    fault = fault_of({"curve": many, "peak": PEAK})
+    assert "characters of JSON; the page takes at most 200000" in fault["message"]
+    assert fault["path"] == ("curve",)
 
 
 # Peaks.
@@ -54,8 +61,16 @@ def test_innermost_fault_stands_at_its_field(curve, path, message):
 
 def test_invalid_peak_is_a_fault_of_the_peak():
     fault = fault_of({"curve": GOOD, "peak": -1})
-    assert fault["path"] == ["peak"]
+    assert fault["path"] == ("peak",)
     assert fault["message"].startswith("peak = ")
+
+
+def test_unlikely_peak_gets_a_remark():
+    curve = PlateauCurve.from_dict(GOOD)
+    (remark,) = answer_about(curve, 1e9)["advice"]
+    assert remark["path"] == ("peak",)
+    assert remark["message"].startswith("peak = 1e+09 is large")
+    assert answer_about(curve, 10.0)["advice"] == []
 
 
 # Warnings.
@@ -65,27 +80,31 @@ NINE_STEPS = {"kind": "plateau", "total_steps": 9}
 
 
 @pytest.mark.parametrize(
-    ("curve", "message"),
+    ("curve", "field", "message"),
     [
         (
             {"kind": "plateau", "total_steps": 9, "warmup_steps": 3, "min_lr_ratio": 3e-5},
+            "min_lr_ratio",
             "min_lr_ratio = 3e-05 looks like a learning rate",
         ),
         (
             {"kind": "staged", "stages": [["50%", 3e-4], ["rest", 0]], "total_steps": 18},
+            "stages",
             "stages have levels that look like learning rates",
         ),
         (
             {"kind": "cooldown", "curve": NINE_STEPS, "at": 20, "steps": 5},
+            "at",
             "at = 20: the learning rate is 0 there already",
         ),
     ],
 )
-def test_warning_is_advice_about_the_curve(curve, message):
+def test_warning_is_advice_at_its_field(curve, field, message):
     """A warning in the terminal would be an error here."""
     continued = {"kind": "then", "curve": NINE_STEPS, "other": curve}
-    for described in (curve, continued):
+    for described, path in ((curve, ("curve",)), (continued, ("curve", "other"))):
         entry = {"curve": described, "peak": PEAK}
         (of_curve,) = describe_curves({"curves": [entry]})["curves"]
         (advice,) = of_curve["advice"]
-        assert advice.startswith(message)
+        assert advice["path"] == (*path, field)
+        assert advice["message"].startswith(message)

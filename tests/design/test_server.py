@@ -14,12 +14,11 @@ import pytest
 from design.design import ask, request, served
 from support.commands import AT_A_TERMINAL
 
-import plateau_jax
 from plateau_jax import PlateauCurve
 from plateau_jax.tools.command_line.main import main
-from plateau_jax.tools.design.server import Server, serve
+from plateau_jax.tools.design.answers import ANSWERS
+from plateau_jax.tools.design.server import MAX_BODY_BYTES, Server, serve
 
-PAGE = Path(plateau_jax.__file__).parent / "tools" / "design" / "page"
 CURVE = PlateauCurve(1000, warmup_steps=100, plateaus=[(50, 20)])
 QUESTION = {"curves": [{"curve": CURVE.to_dict(), "peak": 3e-4}]}
 BODY = json.dumps(QUESTION).encode()
@@ -40,31 +39,41 @@ def check_server_still_answers(server):
 # Requests that are answered.
 
 
+def check_for_this_origin_only(reply):
+    assert reply.headers["X-Content-Type-Options"] == "nosniff"
+    assert not [name for name in reply.headers if name.startswith("Access-Control")]
+    policies = {}
+    for policy in reply.headers["Content-Security-Policy"].split("; "):
+        kind, sources = policy.split(" ", 1)
+        policies[kind] = sources
+    assert policies.pop("default-src") == "'self'"
+    assert set(policies.values()) == {"'none'"}
+
+
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", "": "text/html"}
 
 
 def test_page_files_are_served_to_this_origin_only(server):
     assert server.server_address[0] == "127.0.0.1"
-    paths = {"/"}
-    for file in PAGE.iterdir():  # the page and its scripts name the others
-        names = re.findall(r'(?:src="|href="|from "\./)([^"#]+)"', file.read_text())
-        paths |= {f"/{name}" for name in names}
-    for path in sorted(paths):
+    paths = ["/"]
+    for content in server.files.values():  # the page and its scripts name the others
+        names = re.findall(r'(?:src="|href="|from "\./)([^"#]+)"', content.decode())
+        paths += [f"/{name}" for name in names]
+    for path in paths:
         reply = request(server, "GET", path)
         assert reply.status == 200
-        assert reply.headers["Content-type"].startswith(TYPES[Path(path).suffix])
-        assert reply.headers["X-Content-Type-Options"] == "nosniff"
-        assert reply.headers["Content-Security-Policy"].startswith("default-src 'self'; ")
+        assert reply.headers["Content-Type"].startswith(TYPES[Path(path).suffix])
         check_for_this_origin_only(reply)
 
 
-def check_for_this_origin_only(reply):
-    assert not [name for name in reply.headers if name.startswith("Access-Control")]
-
-
 def test_page_is_served_under_the_name_of_the_host(server):
-    for host in (f"localhost:{server.port}", "localhost", "127.0.0.1:9000"):
+    for host in (f"localhost:{server.port}", "localhost", "127.0.0.1:9000"):  # as in a tunnel
         assert request(server, "GET", "/", Host=host).status == 200
+
+
+def test_question_of_the_page_itself_is_answered(server):
+    origin = server.address.rstrip("/")
+    assert request(server, "POST", "/describe", BODY, Origin=origin).status == 200
 
 
 # Requests that are rejected.
@@ -72,8 +81,8 @@ def test_page_is_served_under_the_name_of_the_host(server):
 
 def check_rejected(reply, status, message):
     assert reply.status == status
-    check_for_this_origin_only(reply)
-    assert message in reply.body.decode()
+    assert not [name for name in reply.headers if name.startswith("Access-Control")]
+    assert message in reply.json["error"]
 
 
 @pytest.mark.parametrize("path", ["/", "/describe"])
@@ -87,15 +96,39 @@ def test_other_hosts_are_rejected(server, path, host):
     check_rejected(request(server, "POST", path, BODY, Host=host), 403, message)
 
 
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example", "https://127.0.0.1:{port}", "http://127.0.0.1:{port}0", "null"],
+)
+def test_questions_of_other_origins_are_rejected(server, origin):
+    origin = origin.format(port=server.port)
+    check_rejected(request(server, "POST", "/describe", BODY, Origin=origin), 403, "own page")
+
+
 @pytest.mark.parametrize("path", ["/nothing", "/../server.py", "/page/"])
 def test_other_paths_are_rejected(server, path):
-    check_rejected(request(server, "GET", path), 404, "File not found")
-    check_rejected(request(server, "POST", path, BODY), 400, f"KeyError: '{path}'")
+    message = f"there is no {path}; the page is at {server.address}"
+    check_rejected(request(server, "GET", path), 404, message)
+    check_rejected(request(server, "POST", path, BODY), 404, message)
 
 
 def test_preflight_requests_are_rejected(server):
-    """No answer to OPTIONS lets a page of another origin read JSON."""
-    check_rejected(request(server, "OPTIONS", "/describe", BODY), 501, "Unsupported method")
+    """No answer to OPTIONS lets a page of another origin send JSON."""
+    reply = request(server, "OPTIONS", "/describe", BODY)
+    assert reply.status == 501
+    assert not [name for name in reply.headers if name.startswith("Access-Control")]
+
+
+@pytest.mark.parametrize("method", ["HEAD", "PUT", "DELETE"])
+def test_other_methods_are_rejected(server, method):
+    for host in (f"127.0.0.1:{server.port}", "evil.example"):
+        assert request(server, method, "/index.html", Host=host).status == 501
+
+
+@pytest.mark.parametrize("length", [None, "-1", str(MAX_BODY_BYTES + 1)])
+def test_wrong_lengths_are_rejected(server, length):
+    reply = request(server, "POST", "/describe", b"", Content_Length=length)
+    check_rejected(reply, 413, f"at most {MAX_BODY_BYTES}")
 
 
 @pytest.mark.parametrize(
@@ -103,12 +136,13 @@ def test_preflight_requests_are_rejected(server):
     [
         (b"{", "Expecting property name"),
         (b"\xff\xfe\xff", "can't decode"),
-        (b'{"curves": [{}]}', "KeyError: 'curve'"),
+        (b'{"curves": [5]}', "curves must be a list of objects"),
+        (b'{"curves": {"kind": "plateau"}}', "curves must be a list of objects"),
     ],
 )
 def test_wrong_bodies_are_rejected(server, body, message, capfd):
     check_rejected(request(server, "POST", "/describe", body), 400, message)
-    assert message in capfd.readouterr().err
+    assert not capfd.readouterr().err
 
 
 # Connections that break, and errors.
@@ -141,6 +175,16 @@ def reset_during_answer(port):
         post(connection, port, body, len(body))
         assert connection.recv(100)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_internal_error_is_answered(server, monkeypatch, capfd):
+    failing = Mock(side_effect=KeyError("a bug"))
+    with monkeypatch.context() as patch:
+        patch.setitem(ANSWERS, "/describe", failing)
+        reply = request(server, "POST", "/describe", BODY)
+    assert reply.status == 500
+    assert reply.json == {"error": "this request failed; the terminal shows why"}
+    assert "KeyError: 'a bug'" in capfd.readouterr().err
 
 
 # The command.

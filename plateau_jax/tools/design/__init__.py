@@ -5,6 +5,5 @@
 checks the page, with the types of `types.d.ts`.
 
 Questions come from the page, so only what a user types or opens is checked: curves and peaks. A
-malformed question, or a file that is not a saved page, gets the error of Python, whose traceback is
-in the terminal.
+malformed question is a bug, with a traceback in the terminal.
 """

@@ -1,5 +1,5 @@
-// The messages about a curve: the fault of an invalid one, next to its field, or advice about a valid
-// one.
+// The messages about a curve, each next to its field: the fault of an invalid curve, or advice
+// about a valid one.
 
 import { element, setProperties } from "./elements.js";
 
@@ -21,18 +21,14 @@ export class Messages {
   }
 
   // The fault of a number that is being typed waits until the field is left, or the number is one.
-  // Advice stands below the curve's fields.
-  /** @param {Message | undefined} fault @param {string[]} advice @param {Field[]} inputs */
+  /** @param {Message | undefined} fault @param {Message[]} advice @param {Field[]} inputs */
   show(fault, advice, inputs) {
     const place = fault ? this.#placeOf(fault) : null;
     this.isWaiting = place !== null && inputs.some((field) => isTypedAt(place, field));
     const faultPlace = this.isWaiting ? null : place;
-    for (const [key, slot] of this.#slots) {
-      if (slot === faultPlace?.slot) write(slot, "fault", "alert", faultPlace.message);
-      else if (key === "curve" && !fault && advice.length) write(slot, "advice", "status", advice.join(". "));
-      else write(slot, "fault", "alert", "");
-    }
-    for (const field of inputs) describeInput(field, faultPlace);
+    const advicePlaces = fault ? [] : advice.map((message) => this.#placeOf(message));
+    this.#fillSlots(faultPlace, advicePlaces);
+    for (const field of inputs) describeInput(field, faultPlace, advicePlaces);
   }
 
   // The slot next to the field that a message is about, or else the nearest one around it: of the
@@ -48,23 +44,27 @@ export class Messages {
     }
     return this.#placeOf({ message, path: ["curve"] });
   }
+
+  /** @param {Place | null} faultPlace @param {Place[]} advicePlaces */
+  #fillSlots(faultPlace, advicePlaces) {
+    for (const slot of this.#slots.values()) {
+      const isFault = slot === faultPlace?.slot;
+      const places = isFault ? [faultPlace] : advicePlaces.filter((place) => place.slot === slot);
+      const text = places.map(({ message }) => message).join(". ");
+      const isAdvice = !isFault && text !== "";
+      setProperties(slot, { class: isAdvice ? "advice" : "fault", role: isAdvice ? "status" : "alert" });
+      // Screen readers would announce an unchanged message again if it were set.
+      if (slot.textContent !== text) slot.textContent = text;
+    }
+  }
 }
 
-/** @param {HTMLElement} slot @param {string} look @param {string} role @param {string} text */
-function write(slot, look, role, text) {
-  setProperties(slot, { class: look, role });
-  // Screen readers would announce an unchanged message again if it were set.
-  if (slot.textContent !== text) slot.textContent = text;
-}
-
-// Tell screen readers which fault is about a field.
-/** @param {Field} field @param {Place | null} faultPlace */
-function describeInput({ input, path }, faultPlace) {
+// Tell screen readers which message is about a field, and whether it is a fault.
+/** @param {Field} field @param {Place | null} faultPlace @param {Place[]} advicePlaces */
+function describeInput({ input, path }, faultPlace, advicePlaces) {
   const isInvalid = faultPlace !== null && covers(faultPlace, path);
-  setProperties(input, {
-    "aria-invalid": isInvalid ? "true" : null,
-    "aria-describedby": isInvalid ? faultPlace.slot.id : null,
-  });
+  const place = isInvalid ? faultPlace : advicePlaces.find((candidate) => covers(candidate, path));
+  setProperties(input, { "aria-invalid": isInvalid ? "true" : null, "aria-describedby": place?.slot.id });
 }
 
 // True while a number is typed into a field at fault.
