@@ -11,7 +11,6 @@ from design.design import PEAK, answer_about, describe_curve, run_copied
 from hypothesis import example, given, strategies as st
 from support.curve_warnings import ignore_curve_warnings
 from support.curves.descriptions import build, descriptions
-from support.raises import raises
 
 from plateau_jax import BatchPlan, Curve, CurveWarning, PlateauCurve, StagedCurve, compare
 from plateau_jax.tools.design.answers import (
@@ -60,6 +59,9 @@ def test_copied_code_builds_the_curve(description, peak):
         in_torch = run_copied(answer["torch"], model=torch.nn.Linear(1, 1))
 
     assert in_jax["curve"] == curve
+    _, _, statement = answer["torch"].partition("curve = ")
+    statement, _, _ = statement.partition("optimizer = ")
+    assert max(map(len, statement.splitlines())) <= 88
     function = "optax_schedule"
     if curve.unit is not None:
         function = "scale_by_curve"
@@ -86,11 +88,13 @@ def test_picture_points_lie_on_the_curve(description):
     assert np.allclose(answer["levels"], curve(steps), rtol=0, atol=1e-6)
 
 
-def test_long_curves_have_short_tables_and_no_handles():
+def test_omissions_of_long_curves_are_reported():
     curve = StagedCurve([(10, 1 - number / 500) for number in range(400)])
     answer = answer_about(curve)
     segments = len(curve.describe().splitlines()) - 1
-    assert f"The table shows the first 200 of {segments} segments." in answer["segments"]
+    assert len(answer["segments"]) == 1 + 200
+    (of_table,) = answer["advice"]
+    assert of_table["message"] == f"The table shows the first 200 of {segments} segments."
     (of_peak,) = answer["handles"]
     assert of_peak["path"] == ("peak",)
 
@@ -128,9 +132,13 @@ def test_note_is_that_of_the_library():
     assert answer_about_curves(STABLE, SCALED)["note"] == note(is_scaled=True)
 
 
-@raises(ValueError, "StagedCurve(", "has no positive learning rate")
 def test_curve_at_zero_has_no_ratio():
-    answer_about_curves(STABLE, build({"kind": "staged", "stages": [(10,)]}))
+    zero = build({"kind": "staged", "stages": [(10,)]})
+    of_stable, of_zero = answer_about_curves(STABLE, zero)["ratios"]
+    assert of_stable["bound"] == 1
+    assert of_zero == {"fault": "no learning rate above 0"}
+    _, of_stable = answer_about_curves(zero, STABLE)["ratios"]
+    assert "the first curve" in of_stable["fault"]
 
 
 def test_faulty_curve_has_only_its_fault():

@@ -2,25 +2,32 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import lru_cache
 from threading import Lock
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 
 from plateau_jax.arguments import checks
+from plateau_jax.arguments.checks import Message, Path
 from plateau_jax.arguments.curve_warning import CurveWarning, suppress_warnings
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.plateau_curve import PlateauCurve, WarmupShape
+from plateau_jax.curves.serialization import NESTED
 from plateau_jax.shapes.known_shapes import SHAPES, SHAPES_ALLOWING_ZERO
 from plateau_jax.tools.configuration import curve_from_text, parse_numbers
 from plateau_jax.tools.design import code_snippets
 from plateau_jax.tools.design.handles import curve_and_peak_handles
 from plateau_jax.tools.drawing.sampling import shaded_spans, steps_to_draw
-from plateau_jax.tools.drawing.segment_table import segment_table
-from plateau_jax.tools.theory.bounds import minimize_bound, note, peak_at_equal_length
+from plateau_jax.tools.drawing.segment_table import segment_cells
+from plateau_jax.tools.theory.bounds import (
+    LeastBound,
+    minimize_bound,
+    note,
+    peak_at_equal_length,
+)
 
 _MAX_ROWS = 200
 
@@ -89,9 +96,14 @@ def choices_per_field() -> dict[str, list[dict[str, Any]]]:
 def describe_curves(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves": [{"curve", "peak"}, …]} -> {"curves": a description of each, or its fault}.
 
-    Curves and peaks may have any value.
+    Raises:
+        ValueError: The curves, which may come from a file that the user opened, are not a list of
+            objects. Curves and peaks may have any value: their faults are a part of the answer.
     """
-    return {"curves": [_describe(entry) for entry in question["curves"]]}
+    entries = question["curves"]
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError('curves must be a list of objects, each with a "curve" and a "peak"')
+    return {"curves": [_describe(entry) for entry in entries]}
 
 
 def learning_rates_at_step(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,25 +117,40 @@ def compare_curves(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves"} of valid curves -> {"ratios", "note"}.
 
     `ratios` has the bound and the best peak of each curve, relative to those of the first, at equal
-    length. `best_peak` is a learning rate, the peak of the first curve times that ratio.
+    length, or why there are none. `best_peak` is a learning rate, the peak of the first curve times
+    that ratio.
 
     The bounds take longest: while a handle is dragged, the picture must not wait for them.
     """
     entries = [_read(entry) for entry in question["curves"]]
-    first, first_peak = entries[0]
-    first_least = _least_bound(first)
-    ratios: list[dict[str, float]] = []
-    for curve, _ in entries:
-        least = _least_bound(curve)
-        ratio = peak_at_equal_length(curve, least) / peak_at_equal_length(first, first_least)
-        bound = least.bound / first_least.bound
-        ratios.append({"bound": bound, "peak_ratio": ratio, "best_peak": ratio * first_peak})
+    ratios = [_compare(curve, *entries[0]) for curve, _ in entries]
     is_scaled = any(curve.unit is not None for curve, _ in entries)
     return {"ratios": ratios, "note": note(is_scaled=is_scaled)}
 
 
+def _compare(curve: Curve, first: Curve, first_peak: float) -> dict[str, Any]:
+    least = _least_bound(curve)
+    first_least = _least_bound(first)
+    if least is None:
+        return {"fault": "no learning rate above 0"}
+    if first_least is None:
+        return {"fault": "the first curve has no learning rate above 0"}
+    ratio = peak_at_equal_length(curve, least) / peak_at_equal_length(first, first_least)
+    return {
+        "bound": least.bound / first_least.bound,
+        "peak_ratio": ratio,
+        "best_peak": ratio * first_peak,
+    }
+
+
 # The bound of a long curve takes a tenth of a second, and the user changes one curve at a time.
-_least_bound = lru_cache(64)(minimize_bound)
+@lru_cache(64)
+def _least_bound(curve: Curve) -> LeastBound | None:
+    """Return the bound of a curve at its best peak; None if it is 0 at every step."""
+    try:
+        return minimize_bound(curve)
+    except ValueError:
+        return None
 
 
 # Curves and peaks
@@ -131,8 +158,14 @@ _least_bound = lru_cache(64)(minimize_bound)
 
 def _read(entry: Mapping[str, Any]) -> tuple[Curve, float]:
     """Return the curve and the peak of an entry."""
-    curve, _ = _build(json.dumps(entry["curve"]))
-    return curve, _read_peak(entry["peak"])
+    return _build(json.dumps(entry["curve"])), _read_peak(entry["peak"])
+
+
+# The user changes one curve at a time.
+@lru_cache(64)
+def _build(text: str) -> Curve:
+    with suppress_warnings():  # `_advice` collects them
+        return curve_from_text(json.loads(text))
 
 
 def _read_peak(typed: Any) -> float:
@@ -142,36 +175,22 @@ def _read_peak(typed: Any) -> float:
     return peak
 
 
-_warnings_lock = Lock()
-"""Held while warnings are recorded: `catch_warnings` replaces the filters of the whole process."""
-
-
-@lru_cache(64)
-def _build(text: str) -> tuple[Curve, tuple[str, ...]]:
-    """Build a curve from JSON; return it, and the warnings of all constructors."""
-    with _warnings_lock, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", CurveWarning)
-        curve = curve_from_text(json.loads(text))
-    return curve, tuple(str(warning.message) for warning in caught)
-
-
 def _describe(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything the page shows of a curve, or its fault, with the path of its field."""
-    place: list[str | int] = ["curve"]
+    """Return everything the page shows of a curve, or its fault."""
+    place: Path = ("curve",)
     try:
-        curve, advice = _build(json.dumps(entry["curve"]))
-        place = []
-        peak = _read_peak(entry["peak"])
+        curve = _build(json.dumps(entry.get("curve")))
+        place = ()
+        peak = _read_peak(entry.get("peak"))
     except (TypeError, ValueError) as error:
-        message = checks.message_of(error)
-        path = [*place, *message.path]
-        is_cell = len(message.path) > 1 and isinstance(path[-2], int)  # as in ("stages", 1, "to")
-        if is_cell:
-            path[-1] = _CELLS.get(str(path[-1]), path[-1])
-        return {"fault": {"message": message, "path": path}}
+        return {"fault": _placed(checks.message_of(error), place)}
 
     arguments = curve.to_dict()
     steps = steps_to_draw(curve._exact_segments)
+    cells, omitted = segment_cells(curve.segments, np.float32(peak), _MAX_ROWS)
+    advice = list(_advice(curve, ("curve",)))
+    if omitted:
+        advice.append(_placed(Message((), omitted)))
     return {
         "curve": arguments,
         "peak": peak,
@@ -181,13 +200,42 @@ def _describe(entry: Mapping[str, Any]) -> dict[str, Any]:
         # Six digits suffice for a picture.
         "levels": np.round(curve(steps).astype(np.float64), 6).tolist(),
         "spans": shaded_spans(curve._exact_segments),
-        "segments": segment_table(curve.segments, np.float32(peak), _MAX_ROWS),
+        "segments": cells,
         "handles": [asdict(handle) for handle in curve_and_peak_handles(curve, peak)],
         "optax": code_snippets.optax_code(curve, peak),
         "torch": code_snippets.torch_code(curve, peak),
-        "json": json.dumps(arguments),
+        "json": code_snippets.as_json(arguments),
         "advice": advice,
     }
+
+
+def _placed(message: Message, place: Path = ()) -> dict[str, Any]:
+    """Return a message about an argument of the curve at `place`, with the path of its field.
+
+    A message without an argument has the path `place`.
+    """
+    keys = list(message.path)
+    is_cell = len(keys) > 1 and isinstance(keys[-2], int)  # as in ("stages", 1, "to")
+    if is_cell:
+        keys[-1] = _CELLS.get(str(keys[-1]), keys[-1])
+    return {"message": message, "path": (*place, *keys)}
+
+
+_warnings_lock = Lock()
+"""Held while warnings are recorded: `catch_warnings` replaces the filters of the whole process."""
+
+
+def _advice(curve: Curve, place: Path) -> Iterator[dict[str, Any]]:
+    """Yield the constructors' warnings about a curve and the curves it is derived from."""
+    with _warnings_lock, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CurveWarning)
+        replace(cast("Any", curve))  # runs the constructor again
+    for warning in caught:
+        yield _placed(checks.message_of(cast("Warning", warning.message)), place)
+    for name in NESTED:
+        inner = getattr(curve, name, None)
+        if isinstance(inner, Curve):
+            yield from _advice(inner, (*place, name))
 
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {

@@ -1,4 +1,9 @@
-"""A curve as code to copy, for optax and for PyTorch."""
+"""A curve as text to copy: Python code for optax and for PyTorch, and JSON."""
+
+import json
+import textwrap
+from collections.abc import Mapping
+from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
 
@@ -18,7 +23,7 @@ def optax_code(curve: Curve, peak: float) -> str:
             "# tx.update(grads, state, params, count=...)  # samples or tokens of the update"
         )
     names = ", ".join([*_used_classes(curve), function])
-    lines = ["import optax", f"from plateau_jax import {names}", "", f"curve = {curve!r}", use, ""]
+    lines = ["import optax", f"from plateau_jax import {names}", "", _statement(curve), use, ""]
     return "\n".join(lines)
 
 
@@ -32,12 +37,42 @@ def torch_code(curve: Curve, peak: float) -> str:
         f"from plateau_jax import {names}",
         "from torch_bridge import lambda_lr",
         "",
-        f"curve = {curve!r}",
+        _statement(curve),
         f"optimizer = torch.optim.AdamW(model.parameters(), lr={peak!r})  # the peak",
         f"scheduler = lambda_lr(optimizer, curve)  # {call} after each optimizer.step()",
         "",
     ]
     return "\n".join(lines)
+
+
+def as_json(value: Any, indent: str = "") -> str:
+    """Format JSON with one line per key and each list on one line."""
+    if not isinstance(value, Mapping):
+        return json.dumps(value)
+    inner = indent + "  "
+    lines: list[str] = []
+    for key, item in cast("Mapping[str, Any]", value).items():
+        lines.append(f"{inner}{json.dumps(key)}: {as_json(item, inner)}")
+    return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+
+
+def _statement(curve: Curve) -> str:
+    """Assign the `repr` of a curve to `curve`, in lines of at most 88 characters."""
+    expression = repr(curve)
+    if len(expression) <= 80:
+        return f"curve = {expression}"
+    lines = ["curve = ("]
+    calls = expression.replace(").", ")\n.").splitlines()
+    for call in calls:  # such as .cooldown(…)
+        lines += textwrap.wrap(
+            call,
+            width=88,
+            initial_indent="    ",
+            subsequent_indent="        ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join([*lines, ")"])
 
 
 def _used_classes(curve: Curve) -> list[str]:

@@ -64,7 +64,7 @@ interface State {
   curves: Entry[];
 }
 
-/** A fault, with the path of its field. */
+/** A fault or advice, with the path of its field. */
 interface Message {
   message: string;
   path: Path;
@@ -80,14 +80,13 @@ interface Description {
   levels: number[];
   /** The name, the first step and the first step after each warmup and plateau. */
   spans: [name: string, begin: number, after: number][];
-  /** The table of segments, as text. */
-  segments: string;
+  /** The header and the rows of the table of segments. */
+  segments: string[][];
   handles: Handle[];
   optax: string;
   torch: string;
   json: string;
-  /** What the constructors warn of. */
-  advice: string[];
+  advice: Message[];
 }
 
 interface Warmup {
@@ -109,11 +108,12 @@ interface Handle {
   high: number;
 }
 
-/** The comparison of a curve with the first one. */
+/** The comparison of a curve with the first one, or why there is none. */
 interface Ratios {
   bound: number;
   peak_ratio: number;
   best_peak: number;
+  fault?: string;
 }
 
 /** A shape to choose, and the P with which its formula begins. */

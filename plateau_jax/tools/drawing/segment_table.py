@@ -11,20 +11,28 @@ from plateau_jax.tools.drawing.tables import as_text
 def segment_table(
     segments: Sequence[Segment], peak: np.float32 | None = None, most: int | None = None
 ) -> str:
-    """Return a table of segments, or of the first `most` of them, as text.
+    """Return the table of `segment_cells` as text."""
+    (header, *rows), note = segment_cells(segments, peak, most)
+    first, last, kind, start, end = header
+    # With these minimum widths, the tables of most curves line up with each other.
+    header = (first, last, kind.ljust(13), start.rjust(10), end.rjust(10))
+    return as_text([header, *rows], note, left=[2])
 
-    With a peak, levels are shown as learning rates.
+
+def segment_cells(
+    segments: Sequence[Segment], peak: np.float32 | None = None, most: int | None = None
+) -> tuple[list[tuple[str, str, str, str, str]], str]:
+    """Return the cells of a header and a row per segment, and a note on the rows left out.
+
+    With a peak, levels are shown as learning rates. There are at most `most` rows.
     """
     level = "" if peak is None else "lr "
-    # With these minimum widths, the tables of most curves line up with each other.
-    start = f"{level}from".rjust(10)
-    end = f"{level}to".rjust(10)
-    header = ("first step", "last step", "kind".ljust(13), start, end)
+    header = ("first step", "last step", "kind", f"{level}from", f"{level}to")
     rows = [_cells(segment, peak) for segment in segments[:most]]
     note = ""
     if len(rows) < len(segments):
         note = f"The table shows the first {len(rows)} of {len(segments)} segments."
-    return as_text([header, *rows], note, left=[2])
+    return [header, *rows], note
 
 
 def _cells(segment: Segment, peak: np.float32 | None) -> tuple[str, str, str, str, str]:

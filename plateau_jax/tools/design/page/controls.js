@@ -59,7 +59,7 @@ export class Controls {
 
   // Paths start at the entry. The field with the focus keeps its text, so that typing is not
   // disturbed, except after undo and redo.
-  /** @param {Entry} entry @param {{ fault?: Message, advice?: string[], isUndone?: boolean }} messages */
+  /** @param {Entry} entry @param {{ fault?: Message, advice?: Message[], isUndone?: boolean }} messages */
   draw(entry, { fault, advice = [], isUndone = false }) {
     const structure = JSON.stringify([entry.id, structureOf(entry.curve)]);
     if (structure !== this.#structure) this.#build(entry, structure);

@@ -101,6 +101,7 @@ function otherLength(/** @type {DrawnRow} */ { total, firstTotal }) {
 function ratioCells(entry, listeners) {
   const { ratios } = entry;
   if (!ratios) return [waitingCell(), waitingCell()];
+  if (ratios.fault) return [element("td", { class: "number muted", colspan: 2 }, ratios.fault)];
   const ratio = element("b", {}, `× ${ratios.peak_ratio.toFixed(3)}`);
   return [
     ratioCell("bound", "Bound", element("b", {}, `× ${ratios.bound.toFixed(3)}`)),

@@ -343,7 +343,7 @@ const isNarrow = matchMedia("(max-width: 899.98px)");
 function placeFields() {
   keepFocus(() => {
     if (isNarrow.matches) card("copy").after(card("controls"));
-    else document.querySelector(".column:last-child")?.append(card("controls"));
+    else card("segments").before(card("controls"));
   });
 }
 
