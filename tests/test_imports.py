@@ -107,7 +107,7 @@ def test_curves():
 
     assert PlateauCurve(count_updates(9, epochs=1))(0) == 1.0
     assert len(stack([StagedCurve([(3,)])]).begin) == 1
-    assert "cosine decay" in PlateauCurve(10)._repr_html_()
+    assert "<svg" in PlateauCurve(10)._repr_html_()
     rule = HoldBelow(0.5, 3)
     assert rule.value == 0.5
     staged = {"kind": "staged", "stages": [[9, 1.0]]}

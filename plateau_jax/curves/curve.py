@@ -319,7 +319,7 @@ class Curve(Storable):
         return plots.plot(self, peak_value=peak_value, ax=ax)
 
     def _repr_html_(self) -> str:
-        """Return HTML for notebooks: the table of `describe`, and a plot if there is matplotlib."""
+        """Return HTML for notebooks: a plot and the table of `describe`, without matplotlib."""
         from plateau_jax.tools.drawing import notebook
 
         return notebook.html(self)

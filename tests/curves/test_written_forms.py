@@ -368,6 +368,7 @@ def test_printed_floats_are_powers_and_named(formula, power):
     shape = curve.stages[0].shape
     assert_same(curve, staged(with_a_0), staged(shape))
     assert f"{shape} stage" in curve.describe()
+    assert shape in curve._repr_html_()
     cooldown = cooled(written)
     assert Curve.from_dict(cooldown.to_dict()) == cooldown
     if formula in SHAPES_ALLOWING_ZERO:

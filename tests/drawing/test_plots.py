@@ -146,9 +146,9 @@ def test_legend_names_the_arguments_that_differ(ax):
     stable = PlateauCurve(1000, min_lr_ratio=0.1, plateaus=[(50, 30), (90, 5)])
     plot([cosine, linear, stable], ax=ax)
     assert labels_of(ax) == [
-        "warmup_steps=0, plateaus=[], min_lr_ratio=0.1, decay_shape=cosine",
-        "warmup_steps=9, plateaus=[], min_lr_ratio=0.0, decay_shape=linear",
-        "warmup_steps=0, plateaus[0]=[50, 30], plateaus[1]=[90, 5], min_lr_ratio=0.1, …",
+        "warmup steps 0, no plateaus, min lr ratio 0.1, decay shape cosine",
+        "warmup steps 9, no plateaus, min lr ratio 0.0, decay shape linear",
+        "warmup steps 0, plateau (50, 30), plateau (90, 5), min lr ratio 0.1, decay …",
     ]
 
 
@@ -157,9 +157,9 @@ def test_legend_names_cooldowns(ax):
     long_cooldown = stable.cooldown(500, 200, to=0.1, shape="linear")
     plot([stable, stable.cooldown(500, 100), long_cooldown], ax=ax)
     assert labels_of(ax) == [
-        "staged",
-        "cooldown, at=500, steps=100, to=0.0, shape=1-sqrt",
-        "cooldown, at=500, steps=200, to=0.1, shape=linear",
+        "StagedCurve",
+        "Cooldown, at 500, steps 100, to 0.0, shape 1-sqrt",
+        "Cooldown, at 500, steps 200, to 0.1, shape linear",
     ]
 
 
@@ -168,15 +168,15 @@ def test_legend_names_continuations(ax):
     flat = StagedCurve([(100,)], start=0.2)
     plot([cycle, cycle.then(cycle, scale=0.5), cycle.then(flat)], ax=ax)
     assert labels_of(ax) == [
-        "plateau",
-        "then, scale=0.5",
-        "then, staged, stages[0]=[100, None, 'linear'], start=0.2, scale=1.0",
+        "PlateauCurve",
+        "Then, scale 0.5",
+        "Then, StagedCurve, stage (100, None, 'linear'), start 0.2, scale 1.0",
     ]
 
 
 def test_legend_numbers_equal_descriptions(ax):
     plot([CURVE, CURVE], ax=ax)
-    assert labels_of(ax) == ["1: plateau", "2: plateau"]
+    assert labels_of(ax) == ["1: PlateauCurve", "2: PlateauCurve"]
 
 
 def test_plot_of_many_stages_stays_small(ax):

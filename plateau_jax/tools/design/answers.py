@@ -97,11 +97,12 @@ def describe_curves(question: Mapping[str, Any]) -> dict[str, Any]:
     """{"curves": [{"curve", "peak"}, …]} -> {"curves": a description of each, or its fault}.
 
     Raises:
-        ValueError: The curves, which may come from a file that the user opened, are not a list of
-            objects. Curves and peaks may have any value: their faults are a part of the answer.
+        TypeError, ValueError: The curves, which may come from a file that the user opened, are not
+            a list of objects. Curves and peaks may have any value: their faults are a part of the
+            answer.
     """
-    entries = question["curves"]
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    entries: Sequence[Any] = question["curves"]
+    if not all(isinstance(entry, dict) for entry in entries):
         raise ValueError('curves must be a list of objects, each with a "curve" and a "peak"')
     return {"curves": [_describe(entry) for entry in entries]}
 

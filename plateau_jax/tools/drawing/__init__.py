@@ -2,5 +2,5 @@
 
 `sampling` (steps to draw, shaded spans), `legend` (labels of curves), `tables` (text and HTML),
 `segment_table` (the table of `describe`, of notebooks and of the design page), `plots`
-(matplotlib), `notebook` (a plot and a table).
+(matplotlib), `notebook` (SVG).
 """

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.serialization import CURVE_CLASSES
 
 
 class NamedCurve(NamedTuple):
@@ -15,13 +16,16 @@ class NamedCurve(NamedTuple):
 
 
 def legend_labels(named_curves: Sequence[NamedCurve]) -> list[str]:
-    """Return a label per curve: its name, else the arguments that distinguish it, else its kind."""
-    arguments_of_curves = [list(_arguments(named.curve.to_dict())) for named in named_curves]
-    shared = set(arguments_of_curves[0]).intersection(*arguments_of_curves)
+    """Return a label per curve: its name, the arguments that distinguish it, or its class."""
+    phrases_of_curves = [list(_phrases(named.curve.to_dict())) for named in named_curves]
+    shared = set(phrases_of_curves[0]).intersection(*phrases_of_curves)
+    classes = [phrases[0] for phrases in phrases_of_curves]
     descriptions: list[str] = []
-    for arguments in arguments_of_curves:
-        distinguishing = [argument for argument in arguments if argument not in shared]
-        description = ", ".join(distinguishing or arguments[:1])
+    for phrases in phrases_of_curves:
+        distinguishing = [phrase for phrase in phrases if phrase not in shared]
+        if classes.count(phrases[0]) == 1 or not distinguishing:
+            distinguishing = phrases[:1]
+        description = ", ".join(distinguishing)
         descriptions.append(textwrap.shorten(description, 80, placeholder=" …"))
 
     labels: list[str] = []
@@ -36,19 +40,22 @@ def legend_labels(named_curves: Sequence[NamedCurve]) -> list[str]:
     return labels
 
 
-def _arguments(description: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the kind of a curve and each argument, also those of the curves it is derived from.
+def _phrases(description: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the class and the arguments of a curve in words, also those of the curves in it.
 
-    >>> list(_arguments({"kind": "staged", "stages": [[9, 1.0], [5]], "start": 0.5}))
-    ['staged', 'stages[0]=[9, 1.0]', 'stages[1]=[5]', 'start=0.5']
+    >>> list(_phrases({"kind": "plateau", "warmup_steps": 9, "plateaus": [[50, 30], [90, 5]]}))
+    ['PlateauCurve', 'warmup steps 9', 'plateau (50, 30)', 'plateau (90, 5)']
     """
     for name, value in description.items():
+        words = name.replace("_", " ")
         if name == "kind":
-            yield value
+            yield CURVE_CLASSES[value].__name__
         elif isinstance(value, Mapping):
-            yield from _arguments(cast("Mapping[str, Any]", value))
-        elif isinstance(value, list) and value:
-            for index, item in enumerate(cast("list[Any]", value)):
-                yield f"{name}[{index}]={item}"
+            yield from _phrases(cast("Mapping[str, Any]", value))
+        elif isinstance(value, list):
+            if not value:
+                yield f"no {words}"
+            for item in cast("list[Any]", value):
+                yield f"{words.removesuffix('s')} {tuple(item)}"
         else:
-            yield f"{name}={value}"
+            yield f"{words} {value}"

@@ -136,7 +136,7 @@ def compare(*curves: Curve | Iterable[Curve] | Mapping[str, Curve]) -> Compariso
     >>> from plateau_jax import PlateauCurve, compare
     >>> table = compare(PlateauCurve(1000), PlateauCurve(1000, plateaus=[(55, 40)]))
     >>> table.names
-    ('plateaus=[]', 'plateaus[0]=[55, 40]')
+    ('no plateaus', 'plateau (55, 40)')
     >>> [round(bound, 2) for bound in table.bounds], [round(peak, 2) for peak in table.peaks]
     ([1.0, 1.21], [1.0, 1.44])
     """
