@@ -42,15 +42,18 @@ def name_and_curve(handle):
     return handle.name, tuple(path)
 
 
-def curve_after_move(arguments):
-    """Return the moved curve; None if it isn't valid, or if its constructor sorted the plateaus.
-
-    A handle may move to where the page shows a fault, such as into the next plateau.
-    """
+def curve_after_move(handle, arguments):
+    """Return the moved curve; None if it isn't valid, or if its constructor sorted the plateaus."""
     try:
         with ignore_curve_warnings():  # about drawn plateaus
             moved = Curve.from_dict(arguments)
-    except ValueError:
+    except ValueError as error:
+        # Of a different argument, such as a plateau in steps that the warmup reaches, or the
+        # `to` of a later cooldown, if the curve is below it without the plateau.
+        name = handle.name.lower()
+        arguments_of = {"plateau": "plateau", "stage": ".steps", "warmup": "warmup_steps = "}
+        if any(part in name and words in str(error) for part, words in arguments_of.items()):
+            raise
         return None
     if moved.to_dict() != arguments:
         return None
@@ -90,7 +93,7 @@ def test_handle_moves_to_the_dragged_value(page_of_many_tests, description, aim)
             moves.append((handle, value))
     moved_arguments = move_on_page(page_of_many_tests, curve, moves)
     for (handle, value), arguments in zip(moves, moved_arguments, strict=True):
-        moved_curve = curve_after_move(arguments)
+        moved_curve = curve_after_move(handle, arguments)
         if moved_curve is None:
             continue
         for moved in handles_of(moved_curve):
@@ -108,6 +111,26 @@ def check_moved(handle, moved, value):
     else:
         rise = moved.value - handle.value
         assert moved.level - handle.level == pytest.approx(rise, abs=1e-6), handle
+
+
+@pytest.mark.parametrize("plateaus", [[(10, 20), (50, 7)], [(12, 80)]])
+def test_curves_beyond_plateau_limits_are_invalid(undone, plateaus):
+    curve = PlateauCurve(100, warmup_steps=10, absolute_plateaus=plateaus)
+    moves = []
+    for handle in handles_of(curve):
+        if handle.name.startswith("Plateau"):
+            moves += [(handle, handle.low - 1), (handle, handle.high + 1)]
+    assert len(moves) == 6 * len(plateaus)
+    for arguments in move_on_page(undone, curve, moves):
+        with pytest.raises(ValueError, match="plateau"):
+            Curve.from_dict(arguments)
+
+
+def test_cooldown_may_start_until_it_ends_at_the_last_step(undone):
+    curve = PlateauCurve(60, plateaus=[(0, 70)], min_lr_ratio=0.1).cooldown(30, 12)
+    (start,) = [handle for handle in handles_of(curve) if handle.name == "Cooldown, start"]
+    (arguments,) = move_on_page(undone, curve, [(start, start.high)])
+    assert Curve.from_dict(arguments).total_steps == 2**31 - 1
 
 
 def test_continued_curve_has_the_handles_of_the_first():

@@ -31,7 +31,7 @@ class Handle:
     """The number it changes."""
     low: float
     high: float
-    """The limits of a drag. A value between them may still be at fault, as in a field."""
+    """The limits of a drag, which other arguments may narrow further."""
 
 
 def curve_and_peak_handles(curve: Curve, peak: float) -> list[Handle]:
@@ -74,17 +74,15 @@ def _curve_handles(curve: Curve, path: Path) -> Iterator[Handle]:
 
 
 def _step_handle(
-    name: str, curve: Curve, step: int, path: Path, *, low: int = 0, high: int | None = None
+    name: str, curve: Curve, step: int, path: Path, *, low: int = 0, high: int = MAX_STEP
 ) -> Handle:
-    """Return a handle on the curve, whose value is its step, up to the last one by default."""
-    if high is None:
-        high = curve.total_steps
+    """Return a handle on the curve, whose value is its step."""
     return Handle(name, path, "step", step, level=curve(step), value=step, low=low, high=high)
 
 
-def _level_handle(name: str, step: int, level: float, path: Path) -> Handle:
+def _level_handle(name: str, step: int, level: float, path: Path, high: float = 1.0) -> Handle:
     """Return a handle whose value is its level."""
-    return Handle(name, path, "level", step, level, value=level, low=0.0, high=1.0)
+    return Handle(name, path, "level", step, level, value=level, low=0.0, high=high)
 
 
 def _plateau_curve_handles(curve: PlateauCurve, path: Path) -> Iterator[Handle]:
@@ -92,11 +90,11 @@ def _plateau_curve_handles(curve: PlateauCurve, path: Path) -> Iterator[Handle]:
     warmup = curve.warmup_steps
     initial = float(curve.init_lr_ratio)
     final = float(curve.min_lr_ratio)
-    yield _step_handle("Warmup, end", curve, warmup, (*path, "warmup_steps"))
+    yield _step_handle("Warmup, end", curve, warmup, (*path, "warmup_steps"), high=total - 1)
     if warmup:
         yield _level_handle("Initial learning rate", 0, initial, (*path, "init_lr_ratio"))
     yield from _plateau_handles(curve, path)
-    yield _step_handle("End of the curve", curve, total, (*path, "total_steps"), high=MAX_STEP)
+    yield _step_handle("End of the curve", curve, total, (*path, "total_steps"), low=warmup + 1)
     yield _level_handle("Final learning rate", total, final, (*path, "min_lr_ratio"))
 
 
@@ -114,13 +112,16 @@ def _plateau_handles(curve: PlateauCurve, path: Path) -> Iterator[Handle]:
     # Each moves between its neighbors. Past them, it would have their names.
     lows = [warmup, *(first + length for first, length, _ in plateaus)]
     highs = [*(first for first, _, _ in plateaus[1:]), curve.total_steps]
+    # At least one step must remain to decay.
+    spare = curve.total_steps - warmup - sum(length for _, length, _ in plateaus) - 1
     for index, (first, length, place) in enumerate(plateaus):
         name = f"Plateau {index + 1}"
         end = first + length
         low = lows[index]
         high = highs[index]
         # The script also changes the length with the start, so that the end stays.
-        yield _step_handle(f"{name}, start", curve, first, (*place, 0), low=low, high=end)
+        lowest = max(low, first - spare)
+        yield _step_handle(f"{name}, start", curve, first, (*place, 0), low=lowest, high=end)
         yield Handle(
             name=f"{name}, place",
             path=place,
@@ -131,7 +132,8 @@ def _plateau_handles(curve: PlateauCurve, path: Path) -> Iterator[Handle]:
             low=low,
             high=high - length,
         )
-        yield _step_handle(f"{name}, end", curve, end, (*place, 1), low=first, high=high)
+        highest = min(high, end + spare)
+        yield _step_handle(f"{name}, end", curve, end, (*place, 1), low=first, high=highest)
 
 
 def _stage_handles(curve: StagedCurve, path: Path) -> Iterator[Handle]:
@@ -144,8 +146,9 @@ def _stage_handles(curve: StagedCurve, path: Path) -> Iterator[Handle]:
         end = begin + stage.steps
         if stage.steps:
             # The script takes the steps that this stage gains from the next nonempty stage.
-            path_of_steps = (*place, 0)
-            yield _step_handle(f"{name}, end", curve, end, path_of_steps, low=begin, high=MAX_STEP)
+            later = [stage.steps for stage in curve.stages[index + 1 :] if stage.steps]
+            high = end + later[0] if later else MAX_STEP
+            yield _step_handle(f"{name}, end", curve, end, (*place, 0), low=begin, high=high)
         if stage.to is not None:  # else the stage keeps the previous level
             level = float(stage.to)
         yield _level_handle(f"{name}, level", end, level, (*place, 1))
@@ -158,8 +161,8 @@ def _cooldown_handles(curve: Cooldown, path: Path) -> Iterator[Handle]:
     for handle in _curve_handles(curve.curve, (*path, "curve")):
         if handle.step < at:
             yield handle
-    yield _step_handle("Cooldown, start", curve, at, (*path, "at"), high=MAX_STEP)
-    steps = (*path, "steps")
-    yield _step_handle("Cooldown, end", curve, total, steps, low=at + 1, high=MAX_STEP)
+    yield _step_handle("Cooldown, start", curve, at, (*path, "at"), high=MAX_STEP - curve.steps)
+    yield _step_handle("Cooldown, end", curve, total, (*path, "steps"), low=at + 1)
     final = float(curve.to)
-    yield _level_handle("Cooldown, final learning rate", total, final, (*path, "to"))
+    high = max(curve(at), curve.to)
+    yield _level_handle("Cooldown, final learning rate", total, final, (*path, "to"), high)
