@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
+from plateau_jax.curves.derived_curves import Cooldown, Part, Then
 
 _CLASSES = "BatchPlan", "PlateauCurve", "StagedCurve"
 
@@ -62,8 +63,7 @@ def _statement(curve: Curve) -> str:
     if len(expression) <= 80:
         return f"curve = {expression}"
     lines = ["curve = ("]
-    calls = expression.replace(").", ")\n.").splitlines()
-    for call in calls:  # such as .cooldown(…)
+    for call in _calls(curve):
         lines += textwrap.wrap(
             call,
             width=88,
@@ -73,6 +73,13 @@ def _statement(curve: Curve) -> str:
             break_on_hyphens=False,
         )
     return "\n".join([*lines, ")"])
+
+
+def _calls(curve: Curve) -> list[str]:
+    """Split the `repr` of a curve into the first curve and the calls after it: .cooldown(…)."""
+    if isinstance(curve, Cooldown | Part | Then):
+        return [*_calls(curve.curve), repr(curve).removeprefix(repr(curve.curve))]
+    return [repr(curve)]
 
 
 def _used_classes(curve: Curve) -> list[str]:
