@@ -149,7 +149,7 @@ def test_optax_schedule():
 
 @without("jax", "optax", "torch")
 def test_command_line_and_axes():
-    importlib.import_module("plateau_jax.tools.drawing.axes")
+    importlib.import_module("plateau_jax.tools.drawing.plots")
     importlib.import_module("plateau_jax.__main__")
 
 

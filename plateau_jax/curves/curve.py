@@ -293,7 +293,7 @@ class Curve(Storable):
         """
         from plateau_jax.tools.drawing.segment_table import segment_table
 
-        return segment_table(self.segments).as_text()
+        return segment_table(self.segments)
 
     def plot(self, *, peak_value: float = 1.0, ax: Any = None) -> Any:
         """Plot the learning rate against the step, as `plateau_jax.plot` does."""

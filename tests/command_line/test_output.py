@@ -292,7 +292,7 @@ def test_several_files_are_drawn_together(printed_by, drawn):
         curve = saved(name).cooldown(20, 10)
         table = segment_table(curve.segments, np.float32(0.5))
         curves.append(curve)
-        tables.append(table.as_text())
+        tables.append(table)
     assert printed == "\n\n".join(tables) + "\n"
     assert drawn == [(curves, 0.5)]
 

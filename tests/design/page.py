@@ -28,12 +28,6 @@ WIDE = (1320, 1000)
 PHONE = (390, 844)
 
 FOCUSED = "document.activeElement.ariaLabel ?? document.activeElement.textContent"
-DROP = """([name, text]) => {
-    const transfer = new DataTransfer();
-    transfer.items.add(new File([text], name));
-    const drop = new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true });
-    document.body.dispatchEvent(drop);
-}"""
 
 Action = str | tuple[str, str]
 """A button to click; `Edit NAME`; or the label of a field, and its text or choice in its list."""

@@ -221,7 +221,7 @@ def test_ticks_are_whole_steps_apart(visit):
             design.field("Total steps").fill(str(total))
             # The bound of two billion steps, which takes seconds, is not awaited.
             code = design.page.locator("#code")
-            expect(code).to_contain_text(f"PlateauCurve({total})")
+            expect(code).to_contain_text(f"PlateauCurve(total_steps={total},")
             # At once: the bound, when it comes, draws the picture again.
             check_ticks(design.page.evaluate(TICKS))
 

@@ -108,8 +108,8 @@ def check_moved(handle, moved, value):
         distance = moved.value - handle.value
         steps_between = moved.step - handle.step
         assert steps_between == pytest.approx(distance, rel=1e-9, abs=1.001), handle
-    else:  # a drag by pixels becomes a change of the value by the slope
-        rise = handle.slope * (moved.value - handle.value)
+    else:
+        rise = moved.value - handle.value
         assert moved.level - handle.level == pytest.approx(rise, abs=1e-6), handle
 
 
@@ -133,10 +133,15 @@ def test_cooldown_may_start_until_it_ends_at_the_last_step(undone):
     assert Curve.from_dict(arguments).total_steps == 2**31 - 1
 
 
-def test_handles_of_a_continuation_lie_after_the_curve():
+def test_continued_curve_has_the_handles_of_the_first():
     first = PlateauCurve(100, warmup_steps=10)
-    for handle in handles_of(first.then(PlateauCurve(60, plateaus=[(10, 20)]))):
-        if handle.name.startswith("Continuation"):
-            assert handle.step >= first.total_steps
-        else:
-            assert handle.step <= first.total_steps
+    handles = handles_of(first.then(PlateauCurve(60, plateaus=[(10, 20)])))
+    assert [handle.name for handle in handles] == [handle.name for handle in handles_of(first)]
+    for handle in handles:
+        assert handle.path[:2] == ("curve", "curve")
+
+
+def test_last_of_several_cooldowns_has_handles():
+    cooled = PlateauCurve(100).cooldown(50, 10).cooldown(55, 4)
+    (start,) = [handle for handle in handles_of(cooled) if handle.name == "Cooldown, start"]
+    assert start.step == 55

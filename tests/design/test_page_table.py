@@ -4,11 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from design.page import COSINE, DROP, PEAK, STABLE, STAGED
+from design.page import COSINE, PEAK, STABLE, STAGED
 from playwright.sync_api import expect
 
 from plateau_jax import compare
-from plateau_jax.tools.design.answers import MAX_CURVES
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +68,7 @@ def test_curves_of_other_length_are_marked(undone):
 
 def test_twelve_curves_are_distinct_and_the_most(design):
     rows = design.page.locator("#curves tbody tr")
-    for number in range(4, MAX_CURVES):
+    for number in range(4, 12):
         name = "a cosine"
         if number % 2 == 1:
             name = "a copy"
@@ -81,20 +80,20 @@ def test_twelve_curves_are_distinct_and_the_most(design):
     expect(design.button("a copy")).to_be_disabled()
     expect(design.button("a cosine")).to_be_disabled()
 
-    assert len(set(design.names)) == MAX_CURVES
+    assert len(set(design.names)) == 12
     assert design.names[3:6] == ["Cosine (2)", "Cosine (3)", "Cosine (4)"]
     look = "getComputedStyle(line).stroke + line.getAttribute('stroke-dasharray')"
     swatches = design.page.locator(".swatch path")
     looks = swatches.evaluate_all(f"lines => lines.map((line) => {look})")
-    assert len(set(looks)) == MAX_CURVES
+    assert len(set(looks)) == 12
 
     design.do("Open…")
     design.dialog.get_by_role("textbox").fill('{"kind": "plateau", "total_steps": 10}')
     design.dialog.get_by_role("button", name="Open").click()
-    message = f"at most {MAX_CURVES} curves: remove one"
+    message = f"at most {12} curves: remove one"
     expect(design.dialog.get_by_role("alert")).to_contain_text(message)
     design.press("Escape")
-    expect(rows.locator("[data-figure=bound]")).to_have_count(MAX_CURVES)
+    expect(rows.locator("[data-figure=bound]")).to_have_count(12)
 
 
 # Names.
@@ -152,11 +151,15 @@ def test_code_is_copied_to_the_clipboard(design):
         assert part in copied
 
 
+ENTRY = {"name": "Stable", "peak": PEAK, "curve": STABLE.to_dict()}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{", "in JSON at position 1"),
         ('{"kind": "plateau", "total_steps": 0}', "total_steps = 0 must lie"),
+        (json.dumps({"curves": 13 * [ENTRY]}), "The page shows at most 12 curves"),
     ],
 )
 def test_wrong_json_is_rejected(undone, text, message):
@@ -167,21 +170,6 @@ def test_wrong_json_is_rejected(undone, text, message):
     alert = undone.dialog.get_by_role("alert")
     expect(alert).to_contain_text(message)
     undone.press("Escape")
-
-
-def drop(design, content):
-    """Drop a file of JSON on the page."""
-    design.page.evaluate(DROP, ["dropped.json", json.dumps(content)])
-    expect(design.dialog.get_by_role("textbox")).not_to_have_value("")
-    design.accept()
-
-
-def test_dropped_page_replaces_all_curves(design):
-    only_curve = {"name": "Only", "peak": 0.5, "curve": STABLE.to_dict()}
-    drop(design, {"curves": [only_curve]})
-    assert design.names == ["Only"]
-    assert design.curve == STABLE
-    assert design.peak() == 0.5
 
 
 SAVED_PAGE = [

@@ -137,18 +137,18 @@ def check_line_with_jumps(curve):
     assert changes[is_gap].max() < 0.04
 
 
-# Legends: what sets the curves apart.
+# Legends: the arguments that distinguish the curves.
 
 
-def test_legend_names_warmups_decays_and_plateaus(ax):
+def test_legend_names_the_arguments_that_differ(ax):
     cosine = PlateauCurve(1000, min_lr_ratio=0.1)
     linear = PlateauCurve(1000, warmup_steps=9, decay_shape="linear")
-    stable = PlateauCurve(1000, min_lr_ratio=0.1, plateaus=[(50, 30)])
+    stable = PlateauCurve(1000, min_lr_ratio=0.1, plateaus=[(50, 30), (90, 5)])
     plot([cosine, linear, stable], ax=ax)
     assert labels_of(ax) == [
-        "no warmup, cosine decay to 0.1, no plateau",
-        "linear warmup from 0 over 9 steps, linear decay to 0, no plateau",
-        "no warmup, cosine decay to 0.1, plateau 50–80 %",
+        "warmup steps 0, no plateaus, min lr ratio 0.1, decay shape cosine",
+        "warmup steps 9, no plateaus, min lr ratio 0.0, decay shape linear",
+        "warmup steps 0, plateau (50, 30), plateau (90, 5), min lr ratio 0.1, decay …",
     ]
 
 
@@ -157,40 +157,34 @@ def test_legend_names_cooldowns(ax):
     long_cooldown = stable.cooldown(500, 200, to=0.1, shape="linear")
     plot([stable, stable.cooldown(500, 100), long_cooldown], ax=ax)
     assert labels_of(ax) == [
-        "1000 steps",
-        "1-sqrt cooldown 500–600 to 0",
-        "linear cooldown 500–700 to 0.1",
+        "StagedCurve",
+        "Cooldown, at 500, steps 100, to 0.0, shape 1-sqrt",
+        "Cooldown, at 500, steps 200, to 0.1, shape linear",
     ]
 
 
 def test_legend_names_continuations(ax):
     cycle = PlateauCurve(300, warmup_steps=30)
-    twice = cycle.then(cycle, scale=0.5)
     flat = StagedCurve([(100,)], start=0.2)
-    plot([cycle, twice, twice.then(cycle), cycle.then(flat)], ax=ax)
+    plot([cycle, cycle.then(cycle, scale=0.5), cycle.then(flat)], ax=ax)
     assert labels_of(ax) == [
-        "300 steps",
-        "then 300–600 × 0.5",
-        "then 300–600 × 0.5, then 600–900",
-        "then 300–400: from 0.2, plateau of 100",
+        "PlateauCurve",
+        "Then, scale 0.5",
+        "Then, StagedCurve, stage (100, None, 'linear'), start 0.2, scale 1.0",
     ]
 
 
-def test_legend_names_stages(ax):
-    jumping = StagedCurve([(100,), (0, 0.5), (100,), (50, 0.1, "cosine")], start=1)
-    falling = StagedCurve([(100,), (50, 0.5), (100,), (50, 0.1, "cosine")], start=1)
-    plot([jumping, falling], ax=ax)
-    assert labels_of(ax) == ["250 steps, jump to 0.5", "300 steps, linear to 0.5 in 50"]
+def test_legend_numbers_equal_descriptions(ax):
+    plot([CURVE, CURVE], ax=ax)
+    assert labels_of(ax) == ["1: PlateauCurve", "2: PlateauCurve"]
 
 
 def test_plot_of_many_stages_stays_small(ax):
     halves = StagedCurve.through((step, step % 2 / 9) for step in range(3000))
     thirds = StagedCurve.through((step, step % 3 / 9) for step in range(3000))
     plot([halves, thirds], ax=ax)
-    assert labels_of(ax) == [
-        "1: 2999 steps, from 0, 2999 stages",
-        "2: 2999 steps, from 0, 2999 stages",
-    ]
+    for label in labels_of(ax):
+        assert len(label) <= 80
     for line in ax.lines:
         assert len(line.get_xdata()) <= 3001
 
@@ -273,7 +267,7 @@ def test_wrong_call(ax):
         plot()
     with raises(TypeError, "curves[0] = 'curve.json' must be a"):
         plot("curve.json")
-    with raises(TypeError, "curves[0] = array(", "must be a"):
-        plot(np.array(CURVE, object))
+    with raises(TypeError, "curves[0] = 5 must be a"):
+        plot(5)
     with raises(ValueError, "peak_value = -1.0", unchanged=[ax]):
         plot(CURVE, peak_value=-1.0, ax=ax)

@@ -157,7 +157,6 @@ def test_ratios_are_relative_to_first_curve(described):
 
 def test_text_and_notebook_show_the_table_and_a_note():
     comparison = Comparison(("a < b", "c"), (1.0, 1.03219), (1.0, 0.0123456), 0.1, 0.05)
-    rows = [["", "bound", "best peak"], ["a < b", "1.000", "1.00"], ["c", "1.032", "0.0123"]]
     lines = str(comparison).splitlines()
     assert lines[:4] == [
         "       bound  best peak",
@@ -168,8 +167,7 @@ def test_text_and_notebook_show_the_table_and_a_note():
     assert max(map(len, lines)) <= 90
     assert "at one fixed peak" in " ".join(lines[4:])
     root = ElementTree.fromstring(comparison._repr_html_())
-    assert [[cell.text or "" for cell in row] for row in root.iter("tr")] == rows
-    assert "at one fixed peak" in "".join(root.itertext())
+    assert "".join(root.itertext()) == str(comparison)
 
 
 def test_note_on_curves_with_a_batch_plan():
@@ -180,7 +178,7 @@ def test_note_on_curves_with_a_batch_plan():
     note = "this is not the bound of a run with BatchPlan.scale"
     comparison = compare(curve, scaled)
     assert note in " ".join(str(comparison).split())
-    assert note in comparison._repr_html_()
+    assert note in " ".join(comparison._repr_html_().split())
 
 
 # Errors. `plot` has the same checks of its curves: `drawing/test_plots` has more.

@@ -192,7 +192,7 @@ def _text(options: argparse.Namespace, curves: list[Curve]) -> str:
     peak = None
     if options.peak is not None:
         peak = np.float32(options.peak)
-    return "\n\n".join(segment_table(curve.segments, peak).as_text() for curve in curves)
+    return "\n\n".join(segment_table(curve.segments, peak) for curve in curves)
 
 
 def _write_files(options: argparse.Namespace, curves: list[Curve]) -> None:

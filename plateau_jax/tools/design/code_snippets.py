@@ -1,25 +1,18 @@
 """A curve as text to copy: Python code for optax and for PyTorch, and JSON."""
 
-import inspect
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+import textwrap
+from collections.abc import Mapping
 from typing import Any, cast
 
 from plateau_jax.curves.curve import Curve
 from plateau_jax.curves.derived_curves import Cooldown, Part, Then
-from plateau_jax.curves.plateau_curve import PlateauCurve
-from plateau_jax.curves.scaled_curve import ScaledCurve
-from plateau_jax.curves.staged_curve import Stage, StagedCurve
 
 _CLASSES = "BatchPlan", "PlateauCurve", "StagedCurve"
-
-_DEFAULT_STAGE = Stage(0)
 
 
 def optax_code(curve: Curve, peak: float) -> str:
     """Return a program that builds the curve, and an optax optimizer that follows it."""
-    statements = _build_statements(curve)
     if curve.unit is None:
         function = "optax_schedule"
         use = f"tx = optax.adamw(optax_schedule(curve, peak_value={peak!r}))"
@@ -30,15 +23,14 @@ def optax_code(curve: Curve, peak: float) -> str:
             f"tx = optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(1e-4), {scale})\n"
             "# tx.update(grads, state, params, count=...)  # samples or tokens of the update"
         )
-    names = ", ".join([*_used_classes(statements), function])
-    lines = ["import optax", f"from plateau_jax import {names}", "", statements, use, ""]
+    names = ", ".join([*_used_classes(curve), function])
+    lines = ["import optax", f"from plateau_jax import {names}", "", _statement(curve), use, ""]
     return "\n".join(lines)
 
 
 def torch_code(curve: Curve, peak: float) -> str:
     """Return a program that builds the curve, and a PyTorch scheduler that follows it."""
-    statements = _build_statements(curve)
-    names = ", ".join(_used_classes(statements))
+    names = ", ".join(_used_classes(curve))
     count = "" if curve.unit is None else "count=samples"
     call = f"scheduler.step({count})"
     lines = [
@@ -46,7 +38,7 @@ def torch_code(curve: Curve, peak: float) -> str:
         f"from plateau_jax import {names}",
         "from torch_bridge import lambda_lr",
         "",
-        statements,
+        _statement(curve),
         f"optimizer = torch.optim.AdamW(model.parameters(), lr={peak!r})  # the peak",
         f"scheduler = lambda_lr(optimizer, curve)  # {call} after each optimizer.step()",
         "",
@@ -65,73 +57,31 @@ def as_json(value: Any, indent: str = "") -> str:
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 
-def _build_statements(curve: Curve) -> str:
-    return "\n".join(_statements(curve, "curve"))
+def _statement(curve: Curve) -> str:
+    """Assign the `repr` of a curve to `curve`, in lines of at most 88 characters."""
+    expression = repr(curve)
+    if len(expression) <= 80:
+        return f"curve = {expression}"
+    lines = ["curve = ("]
+    for call in _calls(curve):
+        lines += textwrap.wrap(
+            call,
+            width=88,
+            initial_indent="    ",
+            subsequent_indent="        ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return "\n".join([*lines, ")"])
 
 
-def _used_classes(statements: str) -> list[str]:
-    """Return the classes that statements call."""
-    return [name for name in _CLASSES if f"{name}(" in statements]
+def _calls(curve: Curve) -> list[str]:
+    """Split the `repr` of a curve into the first curve and the calls after it: .cooldown(…)."""
+    if isinstance(curve, Cooldown | Part | Then):
+        return [*_calls(curve.curve), repr(curve).removeprefix(repr(curve.curve))]
+    return [repr(curve)]
 
 
-def _statements(curve: Curve, name: str) -> Iterator[str]:
-    """Yield a statement for each call that builds the curve; the last one assigns it to `name`."""
-    arguments = _arguments(curve)
-    listed = ", ".join(arguments)
-    match curve:
-        case Cooldown():
-            yield from _statements(curve.curve, name)
-            yield f"{name} = {name}.cooldown({listed})"
-        case Part():
-            yield from _statements(curve.curve, name)
-            yield f"{name} = {name}.part({curve.start}, {curve.stop})"
-        case ScaledCurve():
-            pairs, *others = arguments
-            scaled = ", ".join([name, *others])
-            yield from _statements(curve.curve, name)
-            yield f"{name} = BatchPlan({pairs}).scale({scaled})"
-        case Then():
-            following = f"next_{name}"
-            yield from _statements(curve.curve, name)
-            yield from _statements(curve.other, following)
-            continuation = ", ".join([following, *arguments])
-            yield f"{name} = {name}.then({continuation})"
-        case PlateauCurve() | StagedCurve():
-            yield f"{name} = {type(curve).__name__}({listed})"
-        case _:
-            raise TypeError(f"a {type(curve).__name__} has no statement that builds it")
-
-
-def _arguments(curve: Any) -> list[str]:
-    """Return the arguments that are not curves, except those with their default value."""
-    parameters = inspect.signature(cast("type[Any]", type(curve))).parameters
-    arguments: list[str] = []
-    for field in fields(curve):
-        name, value = field.name, getattr(curve, field.name)
-        parameter = parameters[name]
-        if value == parameter.default or isinstance(value, Curve):
-            continue
-        keyword = f"{name}=" if parameter.kind is parameter.KEYWORD_ONLY else ""
-        arguments.append(keyword + _literal(value))
-    return arguments
-
-
-def _literal(value: Any) -> str:
-    """Return the `repr` of a value; pairs and stages are tuples in a list."""
-    if not isinstance(value, tuple):
-        return repr(value)
-    items: list[Any] = []
-    for item in cast("tuple[Any, ...]", value):
-        if isinstance(item, Stage):
-            item = _without_defaults(item)
-        items.append(item)
-    return repr(items)
-
-
-def _without_defaults(stage: Stage) -> tuple[Any, ...]:
-    """Return a stage as a tuple, without the default values at its end."""
-    if stage[1:] == _DEFAULT_STAGE[1:]:
-        return stage[:1]
-    if stage.shape == _DEFAULT_STAGE.shape:
-        return stage[:2]
-    return tuple(stage)
+def _used_classes(curve: Curve) -> list[str]:
+    """Return the classes that the expression of the curve calls."""
+    return [name for name in _CLASSES if f"{name}(" in repr(curve)]

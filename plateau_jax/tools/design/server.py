@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -13,31 +14,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
 
-from plateau_jax.tools.design.answers import (
-    ANSWERS,
-    MAX_CURVES,
-    answer_request,
-    choices_per_field,
-)
+from plateau_jax.tools.design.answers import ANSWERS, choices_per_field
 
 MAX_BODY_BYTES = 8 << 20
-"""The largest question: twelve curves of 200,000 characters take 2.4 MB."""
+"""The largest question: twelve curves of thousands of stages."""
 
 _LOOPBACK = "127.0.0.1"
 
-_TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
+_POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-}
+_TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 class Server(ThreadingHTTPServer):
@@ -62,7 +48,6 @@ class Server(ThreadingHTTPServer):
         self.address = f"http://{_LOOPBACK}:{self.port}/"
         self.initial_state: dict[str, Any] = {
             "curves": list(curves),
-            "max_curves": MAX_CURVES,
             "shapes": choices_per_field(),
         }
         folder = files("plateau_jax.tools.design") / "page"
@@ -79,89 +64,71 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server  # pyright: ignore[reportIncompatibleVariableOverride]  (a handler has no other server)
 
     def do_GET(self) -> None:
-        path = self._path()
+        path = self.path.partition("?")[0]
+        if path == "/":
+            path = "/index.html"
         if not self._is_local():
             self._reject_stranger()
         elif path == "/start":
             self._send_json(200, self.server.initial_state)
         elif path in self.server.files:
-            self._send_file(path)
+            content_type = _TYPES[path.rpartition(".")[2]]
+            self._send(200, self.server.files[path], f"{content_type}; charset=utf-8")
         else:
-            self._reject_path(path)
+            self._reject_path()
 
     def do_POST(self) -> None:
-        path = self._path()
-        size = self._body_size()
+        length = self.headers.get("Content-Length", "")
         if not self._is_local():
             self._reject_stranger()
-        elif path not in ANSWERS:
-            self._reject_path(path)
-        elif self.headers.get_content_type() != "application/json":
-            # Browsers send the types of forms to other origins without asking first.
-            self._reject(415, "the body must be application/json")
-        elif size > MAX_BODY_BYTES:
+        elif self.path not in ANSWERS:
+            self._reject_path()
+        elif re.fullmatch(r"\d{1,12}", length) is None or int(length) > MAX_BODY_BYTES:
             self._reject(413, f"Content-Length must be at most {MAX_BODY_BYTES}")
         else:
-            self._answer(path, self.rfile.read(size))
+            self._answer(self.rfile.read(int(length)))
 
-    def _answer(self, path: str, body: bytes) -> None:
+    def _answer(self, body: bytes) -> None:
         try:
-            answer = json.dumps(answer_request(path, body))
+            answer = ANSWERS[self.path](json.loads(body))
         except (TypeError, ValueError) as error:
             self._reject(400, str(error))
         except Exception:  # a bug: the page shows the message, and the server continues
             traceback.print_exc()
             self._reject(500, "this request failed; the terminal shows why")
         else:
-            self._send(200, answer.encode(), "application/json")
-
-    # Parts of requests
-
-    def _path(self) -> str:
-        path = self.path.partition("?")[0]
-        return "/page.html" if path == "/" else path
-
-    def _body_size(self) -> int:
-        """Return the length of the body; without a valid header, more than is permitted."""
-        length = self.headers.get("Content-Length", "")
-        if length.isdecimal() and len(length) < 12:
-            return int(length)
-        return MAX_BODY_BYTES + 1
+            self._send_json(200, answer)
 
     def _is_local(self) -> bool:
         """Return False for other hosts and pages.
 
-        A foreign domain may resolve to this address (DNS rebinding).
+        A foreign domain may resolve to this address (DNS rebinding). The port may differ, as in a
+        tunnel.
         """
-        # Browsers omit the default port, 80.
-        port = "" if self.server.port == 80 else f":{self.server.port}"
-        hosts = [f"{_LOOPBACK}{port}", f"localhost{port}"]
-        origins = [f"http://{host}" for host in hosts]
-        host, origin = self.headers.get("Host"), self.headers.get("Origin")
-        return host in hosts and (origin is None or origin in origins)
+        host = self.headers.get("Host", "")
+        is_loopback = re.fullmatch(r"(127\.0\.0\.1|localhost)(:\d+)?", host) is not None
+        return is_loopback and self.headers.get("Origin") in (None, f"http://{host}")
 
     # Replies
 
     def _reject_stranger(self) -> None:
         self._reject(403, f"this server answers to its own page only: open {self.server.address}")
 
-    def _reject_path(self, path: str) -> None:
-        self._reject(404, f"there is no {path}; the page is at {self.server.address}")
+    def _reject_path(self) -> None:
+        self._reject(404, f"there is no {self.path}; the page is at {self.server.address}")
 
     def _reject(self, status: int, message: str) -> None:
         self._send_json(status, {"error": message})
-
-    def _send_file(self, path: str) -> None:
-        extension = path.rpartition(".")[2]
-        self._send(200, self.server.files[path], f"{_TYPES[extension]}; charset=utf-8")
 
     def _send_json(self, status: int, content: Any) -> None:
         self._send(status, json.dumps(content).encode(), "application/json")
 
     def _send(self, status: int, body: bytes, content_type: str) -> None:
         self.send_response(status)
-        for name, value in _HEADERS.items():
-            self.send_header(name, value)
+        self.send_header("Content-Security-Policy", _POLICY)
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cache-Control", "no-store")
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -80,7 +80,8 @@ interface Description {
   levels: number[];
   /** The name, the first step and the first step after each warmup and plateau. */
   spans: [name: string, begin: number, after: number][];
-  segments: { headings: string[]; rows: string[][] };
+  /** The header and the rows of the table of segments. */
+  segments: string[][];
   handles: Handle[];
   optax: string;
   torch: string;
@@ -105,7 +106,6 @@ interface Handle {
   value: number;
   low: number;
   high: number;
-  slope: number;
 }
 
 /** The comparison of a curve with the first one, or why there is none. */

@@ -1,16 +1,11 @@
 """The parts common to all plots of curves: sampled steps and shaded spans."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
-from plateau_jax.table.exact_segments import ExactSegment, with_stops
-
-FILLS = {"warmup": "#f59e0b", "plateau": "#10b981"}
-"""The color of each type of span; with `OPACITY` it suits white and dark backgrounds."""
-
-OPACITY = 0.25
+from plateau_jax.table.exact_segments import ExactSegment
 
 MAX_SPANS = 200
 """The most warmups and plateaus that a plot shades: thousands would take minutes to draw."""
@@ -19,13 +14,10 @@ MAX_SPANS = 200
 def steps_to_draw(segments: Sequence[ExactSegment]) -> np.ndarray:
     """Return both sides of every segment border, and enough steps between for a smooth line."""
     steps = [np.linspace(0, segments[-1].begin, 1001)]
-    drawn = list(with_stops(segments))
-    samples = max(50, 2000 // len(drawn))
-    are_sampled = len(drawn) <= 1000  # with more segments, their borders are smooth enough
-    for segment, after in drawn:
-        if after is None:
-            continue
-        last = after - 1
+    samples = max(50, 2000 // len(segments))
+    are_sampled = len(segments) <= 1000  # with more segments, their borders are smooth enough
+    for segment, following in pairwise(segments):
+        last = following.begin - 1
         steps.append(np.array([segment.begin, last]))
         if last > segment.begin and are_sampled:
             # Some shapes are steep at an end, so samples lie at every order of magnitude of the
@@ -36,27 +28,13 @@ def steps_to_draw(segments: Sequence[ExactSegment]) -> np.ndarray:
     return np.unique(np.concatenate(steps).astype(np.int64))
 
 
-def thin_out(steps: np.ndarray, most: int) -> np.ndarray:
-    """Return at most `most` of the steps, evenly spread, with the first and the last."""
-    if len(steps) <= most:
-        return steps
-    return steps[np.linspace(0, len(steps) - 1, most).astype(np.int64)]
-
-
-def shaded_spans(segments: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
-    """Yield (name, first step, first step after it) of each warmup and plateau.
-
-    Only the first `MAX_SPANS` are yielded.
-    """
-    return itertools.islice(_all_spans(segments), MAX_SPANS)
-
-
-def _all_spans(segments: Sequence[ExactSegment]) -> Iterator[tuple[str, int, int]]:
-    for segment, after in with_stops(segments):
-        if after is None:
-            return
+def shaded_spans(segments: Sequence[ExactSegment]) -> list[tuple[str, int, int]]:
+    """Return (name, first step, first step after it) of the first warmups and plateaus."""
+    spans: list[tuple[str, int, int]] = []
+    for segment, following in pairwise(segments):
         rises_at_once = segment.begin == 0 and segment.end > segment.start
         if segment.name == "warmup" or rises_at_once:
-            yield "warmup", segment.begin, after
+            spans.append(("warmup", segment.begin, following.begin))
         elif segment.name == "plateau":
-            yield "plateau", segment.begin, after
+            spans.append(("plateau", segment.begin, following.begin))
+    return spans[:MAX_SPANS]

@@ -1,53 +1,38 @@
 """The segments of a curve as a table, for text, notebooks and the design page."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from plateau_jax.table.segments import Segment
-from plateau_jax.tools.drawing.tables import as_html, as_text
-
-
-class SegmentTable(NamedTuple):
-    """A table with a row for each segment that is not empty.
-
-    Attributes:
-        headings: Those of the first step, the last step, the kind, and the levels at both ends.
-        rows: The cells of each row.
-        note: The number of segments that the table leaves out; empty if it has all of them.
-    """
-
-    headings: tuple[str, str, str, str, str]
-    rows: list[tuple[str, str, str, str, str]]
-    note: str
-
-    def as_text(self) -> str:
-        """Lay out the table in columns."""
-        first, last, kind, start, end = self.headings
-        # With these minimum widths, the tables of most curves line up with each other.
-        header = (first, last, kind.ljust(13), start.rjust(10), end.rjust(10))
-        return as_text([header, *self.rows], self.note, left=[2])
-
-    def as_html(self) -> str:
-        """Return HTML for notebooks."""
-        return as_html([self.headings, *self.rows], self.note)
+from plateau_jax.tools.drawing.tables import as_text
 
 
 def segment_table(
     segments: Sequence[Segment], peak: np.float32 | None = None, most: int | None = None
-) -> SegmentTable:
-    """Describe segments, or the first `most` of them.
+) -> str:
+    """Return the table of `segment_cells` as text."""
+    (header, *rows), note = segment_cells(segments, peak, most)
+    first, last, kind, start, end = header
+    # With these minimum widths, the tables of most curves line up with each other.
+    header = (first, last, kind.ljust(13), start.rjust(10), end.rjust(10))
+    return as_text([header, *rows], note, left=[2])
 
-    With a peak, levels are shown as learning rates.
+
+def segment_cells(
+    segments: Sequence[Segment], peak: np.float32 | None = None, most: int | None = None
+) -> tuple[list[tuple[str, str, str, str, str]], str]:
+    """Return the cells of a header and a row per segment, and a note on the rows left out.
+
+    With a peak, levels are shown as learning rates. There are at most `most` rows.
     """
     level = "" if peak is None else "lr "
-    headings = ("first step", "last step", "kind", f"{level}from", f"{level}to")
+    header = ("first step", "last step", "kind", f"{level}from", f"{level}to")
     rows = [_cells(segment, peak) for segment in segments[:most]]
     note = ""
     if len(rows) < len(segments):
         note = f"The table shows the first {len(rows)} of {len(segments)} segments."
-    return SegmentTable(headings, rows, note)
+    return [header, *rows], note
 
 
 def _cells(segment: Segment, peak: np.float32 | None) -> tuple[str, str, str, str, str]:

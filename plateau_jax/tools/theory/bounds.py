@@ -68,7 +68,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """Return HTML for notebooks."""
-        return tables.as_html(_table_rows(self, 1.0), NOTE)
+        return tables.as_html(str(self))
 
 
 @overload
@@ -109,7 +109,7 @@ def compare(*curves: Curve | Iterable[Curve] | Mapping[str, Curve]) -> Compariso
 
     Args:
         curves: Curves, or one list of curves, or one mapping from names to curves. A curve without
-            a name is named after its differences from the others.
+            a name is named after the arguments that distinguish it.
 
     Returns:
         Three tuples with an entry per curve, `names`, `bounds` and `peaks`, and two numbers of the
@@ -124,7 +124,7 @@ def compare(*curves: Curve | Iterable[Curve] | Mapping[str, Curve]) -> Compariso
     >>> from plateau_jax import PlateauCurve, compare
     >>> table = compare(PlateauCurve(1000), PlateauCurve(1000, plateaus=[(55, 40)]))
     >>> table.names
-    ('no plateau', 'plateau 55–95 %')
+    ('no plateaus', 'plateau (55, 40)')
     >>> [round(bound, 2) for bound in table.bounds], [round(peak, 2) for peak in table.peaks]
     ([1.0, 1.21], [1.0, 1.44])
     """

@@ -38,7 +38,7 @@ function segmentCell(text, column) {
 
 /** @param {Description} [answer] */
 export function showSegments(answer) {
-  const { headings, rows } = answer?.segments ?? { headings: [], rows: [] };
+  const [headings = [], ...rows] = answer?.segments ?? [];
   const headCells = headings.map((heading, column) =>
     element("th", { scope: "col", class: column === KIND ? null : "number" }, heading));
   const table = byId("segments", HTMLTableElement);

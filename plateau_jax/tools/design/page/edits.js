@@ -119,14 +119,6 @@ function lastPlateauEnd(curve, warmup, afterWarmup) {
 /** @param {number} percentage @param {number} whole */
 export const stepsOfPercentage = (percentage, whole) => Math.floor((whole * percentage) / 100 + 1e-6);
 
-// The percentage with at most one decimal that is exactly this many steps: 80 for 7600 of 9500,
-// null for 7500.
-/** @param {number} steps @param {number} whole */
-export function roundPercentage(steps, whole) {
-  const percentage = Math.ceil((1000 * steps) / whole) / 10;
-  return stepsOfPercentage(percentage, whole) === steps ? percentage : null;
-}
-
 const isListOfPlateaus = (/** @type {Typed} */ name) => ["plateaus", "absolute_plateaus"].includes(name);
 // True if a handle moves all of a plateau, rather than one field.
 export const isPlateau = (/** @type {Handle} */ { path }) => isListOfPlateaus(path.at(-2));
@@ -158,7 +150,7 @@ function withShorterNextStage(entry, path, distance) {
 }
 
 // Move a plateau, the pair (start, length) at a path, by a distance for each of the two. One in
-// percent becomes one in steps, unless round percentages say the same.
+// percent becomes one in steps.
 /** @param {Entry} entry @param {Path} path @param {number[]} distances */
 function withMovedPlateau(entry, path, distances) {
   /** @type {number[]} */ const plateau = valueAt(entry, path);
@@ -169,14 +161,8 @@ function withMovedPlateau(entry, path, distances) {
   const curvePath = path.slice(0, -2);
   /** @type {Curve} */ const curve = valueAt(entry, curvePath);
   const afterWarmup = curve.total_steps - curve.warmup_steps;
-  const inSteps = plateau.map((percentage, item) =>
+  const [start, length] = plateau.map((percentage, item) =>
     stepsOfPercentage(percentage, afterWarmup) + distances[item]);
-  const inPercent = plateau.map((percentage, item) => {
-    if (!distances[item]) return percentage;
-    return roundPercentage(inSteps[item], afterWarmup);
-  });
-  if (!inPercent.includes(null)) return withValue(entry, path, inPercent);
-  const [start, length] = inSteps;
   return withValue(entry, curvePath, {
     ...curve,
     plateaus: curve.plateaus.toSpliced(Number(index), 1),

@@ -115,8 +115,7 @@ function handleAlong(handles, right, up) {
 /** @param {Handle} handle @param {Picture} picture @param {number} right @param {number} up @param {boolean} isSmall */
 function afterDrag(handle, picture, right, up, isSmall) {
   const increment = incrementOf(handle, picture.total, isSmall);
-  const slope = handle.axis === "level" ? handle.slope : 1;
-  const change = picture.distance(handle.axis, right, up) / slope;
+  const change = picture.distance(handle.axis, right, up);
   const isMoved = Math.abs(change) >= increment / 2;
   if (!isMoved) return handle.value;
   return clamp(handle, Math.round((handle.value + change) / increment) * increment);

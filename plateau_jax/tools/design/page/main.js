@@ -7,17 +7,18 @@ import { showCode, showSegments } from "./details.js";
 import { TEMPLATES, distinctName, movedEntry } from "./edits.js";
 import { byId, element, formatLearningRate, formatStep, keepFocus, setProperties } from "./elements.js";
 import { History, keepState, loadState, withValue } from "./history.js";
-import { freeLook, swatch } from "./looks.js";
+import { DASHES, freeLook, swatch } from "./looks.js";
 import { download, prepareOpening } from "./opening.js";
 import { Picture } from "./picture.js";
 import { ask, latestOnly, showTrouble } from "./requests.js";
 
 const MAX_NAME = 40;
+const MAX_CURVES = DASHES.length;  // all look different
+const MOST = `The page shows at most ${MAX_CURVES} curves`;
 
 /** @type {Map<number, Ratios>} */
 let ratios = new Map();  // the server's comparison with the first curve, by the curve's id
 /** @type {History} */ let history;
-/** @type {number} */ let maxCurves;
 let refreshed = Promise.resolve();  // resolves once the server's answers to the last change are shown
 let queue = Promise.resolve();  // of actions that need these answers
 /** @type {Entry | null} */ let beforeDrag = null;  // the entry at the beginning of a drag
@@ -70,8 +71,8 @@ function undoOrRedo(/** @type {"undo" | "redo"} */ action) {
 
 // Adding, opening and saving curves
 
-const isFull = () => entries().length >= maxCurves;
-const fullText = () => `The page shows at most ${maxCurves} curves: remove one`;
+const isFull = () => entries().length >= MAX_CURVES;
+const FULL = `${MOST}: remove one`;
 
 /** @param {string} name @param {Curve} curve @param {Typed} peak */
 function add(name, curve, peak) {
@@ -107,7 +108,7 @@ async function addFromTemplate(/** @type {string} */ template) {
 async function openCurves(saved, name) {
   if (saved?.curves !== undefined) return openPage(saved.curves);
   await refreshed;  // a peak that was typed last is valid only once it is answered
-  if (isFull()) throw new Error(fullText());
+  if (isFull()) throw new Error(FULL);
   const asked = { curve: saved, peak: lastValid(selected()).peak };
   const { curves } = await ask("/describe", { curves: [asked] });
   const [{ fault, curve, peak }] = curves;
@@ -118,6 +119,7 @@ async function openCurves(saved, name) {
 async function openPage(/** @type {SavedCurve[]} */ saved) {
   const { curves } = await ask("/describe", { curves: saved });
   if (!curves.length) throw new Error("This page was saved without a curve");
+  if (curves.length > MAX_CURVES) throw new Error(MOST);
   const firstId = unusedId();
   const opened = saved.map((entry, index) => {
     const { fault, curve, peak } = curves[index];
@@ -262,7 +264,7 @@ function showButtons() {
   byId("undo", HTMLButtonElement).disabled = !history.canUndo;
   byId("redo", HTMLButtonElement).disabled = !history.canRedo;
   for (const button of addButtons) {
-    setProperties(button, { disabled: isFull(), title: isFull() ? fullText() : null });
+    setProperties(button, { disabled: isFull(), title: isFull() ? FULL : null });
   }
 }
 
@@ -351,9 +353,9 @@ placeFields();
 // Begin with the curves of the command line or, after a reload, with those that this tab had.
 
 async function start() {
-  const { curves, max_curves, shapes } = await ask("/start");
+  const { curves, shapes } = await ask("/start");
   controls.choices = shapes;
-  maxCurves = max_curves;
+  if (curves.length > MAX_CURVES) throw new Error(MOST);
   // Recognizes the state that was saved under another start of the server.
   const initialCurves = JSON.stringify(curves);
   const saved = loadState();
