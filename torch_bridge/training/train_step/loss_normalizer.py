@@ -83,7 +83,7 @@ class LossNormalizer:
 
         Raises:
             ValueError: The loss and the parameters are on different devices.
-            RuntimeError: The loss has no gradient.
+            RuntimeError: The loss has no gradient, and is not the sum of an empty micro-batch.
         """
         term, weight = loss
         if term.device != self._device:
@@ -97,9 +97,10 @@ class LossNormalizer:
                 term = term / divisor
         elif count > 1:
             term = term / count
-        if self._scale is not None:
+        is_empty = weight is not None and not term.requires_grad and self._size == 1
+        if self._scale is not None and not is_empty:
             (term * self._scale.factor).backward()
-        else:
+        elif not is_empty:
             term.backward()
         # If loss_fn returned a parameter or a view of one, the optimizer would change the reported
         # loss.

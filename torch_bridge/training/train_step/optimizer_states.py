@@ -67,9 +67,10 @@ def _check_param_names(groups: Iterable[Any], saved_groups: Iterable[Any]) -> No
     saved_names = [group.get("param_names") for group in saved_groups]
     if None in names or None in saved_names:
         return
-    # Either side may have named the parameters of a wrapped model.
-    names = _without_wrappers(names)
-    saved_names = _without_wrappers(saved_names)
+    if not _have_equal_names(names, saved_names):
+        # Either side may have named the parameters of a wrapped model.
+        names = _without_wrappers(names)
+        saved_names = _without_wrappers(saved_names)
     check_same_parameters(names, saved_names, "param_names")
 
 
