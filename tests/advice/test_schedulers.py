@@ -333,17 +333,6 @@ def test_past_the_end_of_a_clock():
 # As in torch.
 
 
-def test_epoch_as_an_argument():
-    optimizer, scheduler = start(CURVE)
-    optimizer.step()
-    message = (
-        r"^The epoch parameter in `scheduler.step\(\)` is deprecated: call `scheduler\.step\(\)`$"
-    )
-    with pytest.warns(UserWarning, match=message):
-        scheduler.step(1)
-    check_run(CURVE, 1)
-
-
 def test_step_of_the_scheduler_before_the_optimizer():
     _, scheduler = start(CURVE)
     with pytest.warns(UserWarning, match=r"`optimizer\.step\(\)` before `lr_scheduler\.step\(\)`"):

@@ -68,9 +68,6 @@ class GroupScheduler(LRScheduler):
     _owner: ClassVar[StateOwner]
     """How messages about a state name this scheduler."""
 
-    _get_lr_called_within_step = True
-    """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
-
     lr_lambdas: list[Curve]
     """Torch's name for `curves`."""
     base_lrs: list[Any]

@@ -1,7 +1,7 @@
 """A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose state contains the step and the curve."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -10,7 +10,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock
-from plateau_jax.clocks.position import start_position
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.comparison import StateOwner
 from torch_bridge.groups.optimizers import needs_two_backward_passes
@@ -129,17 +128,16 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
     def step(
         self,
-        epoch: int | float | Tensor | None = None,
+        epoch: float | Tensor | None = None,
         *,
         count: int | Tensor | None = None,
         metric: float | Tensor | None = None,
     ) -> None:
-        """Write the learning rates of the next step, or of step `epoch`, into the groups.
+        """Write the learning rates of the next step into the groups.
 
         Args:
-            epoch: The step to go to, as in torch; by default the next one. Values below -1 count as
-                -1. With a hold rule, a first argument is the metric, as in torch's
-                `ReduceLROnPlateau`.
+            epoch: With a hold rule, the metric, as in torch's `ReduceLROnPlateau`. Otherwise leave
+                it out: the curve counts updates, not epochs.
             count: With a `DataClock`, the samples or tokens of the whole update: the sum over its
                 micro-batches and over all ranks, an integer of at least 0. A tensor on a GPU is
                 read, which synchronizes. By default `scheduler.count`, or the `count` of the clock.
@@ -147,13 +145,13 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
                 scalar tensor of a floating-point dtype, the same on all ranks.
 
         Warns:
-            UserWarning: As in torch: `epoch` is given, or the optimizer has not been stepped yet.
+            UserWarning: As in torch: the optimizer has not been stepped yet.
 
         Raises:
             TypeError, ValueError: One of these; nothing was changed:
 
                 - An argument is wrong or missing, or belongs to a different clock: `count` to a
-                  `DataClock`, `metric` to a hold rule, `epoch` to neither.
+                  `DataClock`, `metric` to a hold rule.
                 - A group was added although each group has its own curve.
                 - The program has written something invalid into `base_lrs`, or anything into
                   `lr_lambdas`.
@@ -167,51 +165,27 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         >>> scheduler.curve_step, scheduler.consumed
         (2, 130)
         """
-        if epoch is not None and self._clock.rules:
-            metric = _metric_in_place_of_epoch(epoch, metric)
-            epoch = None
         if epoch is not None:
-            epoch = self._check_epoch(epoch)
+            # Some trainers pass an integer: DeepSpeed its batch size, if step() raised a TypeError.
+            if metric is not None or not self._clock.rules or type(epoch) is int:
+                raise TypeError(
+                    f"step({checks.short_repr(epoch)}) takes no epoch: call step() after each "
+                    "update; with a DataClock, step(count=n), where n is what the update consumed; "
+                    "with a hold rule, lambda_lr(optimizer, curve, clock=rule), step(metric=loss)"
+                )
+            metric = epoch
         if count is None:
             count = self.count
         position = self._position_after(count, metric)
         if self._step_count == 1:
             _warn_of_order(self.optimizer)
-        if epoch is not None:
-            position = start_position(self._clock, epoch, max(epoch, 0))
-            warn(
-                "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()`",
-                UserWarning,
-            )
         self._move_to(position)
         self.count = None
         self._step_count += 1
-        if epoch is not None:
-            self._count_from_here()
 
     def _update_lr(self, epoch: Any = 0) -> None:
         super()._update_lr(epoch)
         self.count = None  # another scheduler's turn consumed it
-
-    def _check_epoch(self, epoch: Any) -> int:
-        if self.unit is not None:
-            raise TypeError(
-                f"step({checks.short_repr(epoch)}) with DataClock({self.unit}): write "
-                "step(count=n), where n is what the update consumed; to move to another step, call "
-                "load_state_dict(state)"
-            )
-        is_integer = isinstance(epoch, SupportsIndex) and not isinstance(epoch, bool | Tensor)
-        if not is_integer:
-            raise TypeError(
-                checks.must(
-                    "epoch",
-                    epoch,
-                    "be an integer. The curve counts updates, "
-                    "not parts of epochs: call step() after each; step() takes a loss only with a "
-                    "hold rule, as in lambda_lr(optimizer, curve, clock=rule)",
-                )
-            )
-        return max(checks.integer("epoch", epoch), -1)
 
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak of all groups, or with a list that of each, from the next update on.
@@ -334,18 +308,3 @@ def _warn_of_order(optimizer: Optimizer) -> None:
             "the first value of the learning rate schedule is skipped",
             UserWarning,
         )
-
-
-def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:
-    """Return the metric that was passed as the first argument of `step`."""
-    if metric is not None:
-        raise TypeError("with a hold rule, step() takes one metric, as in step(metric=loss)")
-    if type(epoch) is int:  # DeepSpeed passes its batch size if step() has raised a TypeError
-        raise TypeError(
-            checks.must(
-                "metric",
-                epoch,
-                "be a real scalar, a float or a tensor: with a hold rule, call step(metric=loss)",
-            )
-        )
-    return epoch
