@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from schedulers.builders import CURVE
-from support.curves.requirements import AN_INTEGER, at_least
+from support.curves.requirements import at_least
 from support.raises import raises
 from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import optimizer_with

@@ -29,13 +29,13 @@ class follow(GroupScheduler):
 
     An optimizer may have any number of followers, one for each option, in addition to a scheduler
     or a `TrainStep`. `step()` moves to the next step of the curve. If the scheduler has a clock,
-    call `step(scheduler.curve_step)`. Added groups join as in `lambda_lr`.
+    call `step(scheduler.curve_step)`. Added groups join as in `lambda_lr`. Groups without the
+    option are ignored.
 
     Args:
         optimizer: Any torch optimizer.
         key: A key of the parameter groups, or a pair of a key and an index: `("betas", 0)`.
-        curve: As in `lambda_lr`. In a sequence, write None for each group that lacks the option. If
-            any item is None, later groups without the option are ignored too.
+        curve: As in `lambda_lr`. In a sequence, write None for each group that lacks the option.
 
     Attributes:
         base_values: The base of each group that has the option, in float32.
@@ -45,8 +45,7 @@ class follow(GroupScheduler):
         TypeError, ValueError: As for `lambda_lr`; or one of these:
 
             - `key` is the learning rate, which needs `lambda_lr`.
-            - A group with a curve lacks the option, or a group with the option has None as its
-              curve.
+            - No group has the option, or a group with the option has None as its curve.
             - The value of the option is not a number, or is out of the range of a peak.
 
     Warns:

@@ -37,13 +37,13 @@ from torch_bridge.groups.curves_and_peaks import (
     check_key,
     check_peaks_are_known,
     curves_of,
-    curves_of_groups_with,
 )
 from torch_bridge.groups.optimizers import check_optimizer, groups_of
 from torch_bridge.groups.options import (
     GroupOption,
     as_number,
     bases_per_group,
+    check_length,
     is_same,
     one_if_equal,
     written_values,
@@ -93,11 +93,9 @@ class GroupScheduler(LRScheduler):
             given = curve_from_dict(Curve, curve, ("curve",))
         self._curve: Curve | None = given if isinstance(given, Curve) else None
         """The curve of all groups; None if each group has its own."""
-        is_list = isinstance(curve, list | tuple)
-        self._skips_groups = option.name != "lr" and is_list and None in curve
-        """True if groups without the option are ignored."""
-        if self._skips_groups:
-            given = curves_of_groups_with(option, groups_of(optimizer), cast("Any", given))
+        if isinstance(given, list | tuple):
+            check_length("curve", cast("list[Any]", given), len(groups_of(optimizer)))
+            given = [given[index] for index in self._indices()]
         present = self._present()
         schedules = Schedules(
             curves_of(present, given), list(map(option.base_of, self._indices(), present))
@@ -167,18 +165,18 @@ class GroupScheduler(LRScheduler):
     # The groups.
 
     def _present(self) -> list[dict[str, Any]]:
-        """Return the groups of the optimizer now: all, or those with the option."""
+        """Return the groups that the optimizer has now, without those that lack the option."""
         groups = groups_of(self.optimizer)
-        if self._skips_groups:
-            return [groups[index] for index in self._indices()]
-        return groups
+        if self._option.name == "lr":  # every group has it, and each step calls this
+            return groups
+        return [groups[index] for index in self._indices()]
 
     def _indices(self) -> list[int]:
         """Return the indices of these groups in `optimizer.param_groups`."""
         groups = groups_of(self.optimizer)
-        if self._skips_groups:
-            return [index for index, group in enumerate(groups) if self._option.is_in(group)]
-        return [*range(len(groups))]
+        if self._option.name == "lr":
+            return [*range(len(groups))]
+        return [index for index, group in enumerate(groups) if self._option.is_in(group)]
 
     def _place_of(self, group: dict[str, Any]) -> int | None:
         """Return the place of a group among the known ones; None for a new group.
