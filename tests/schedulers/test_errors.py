@@ -264,8 +264,6 @@ def test_state_in_a_chain_is_compared():
         ("scheduler", "peak_was_set", None),
         ("scheduler", "in_charge", 1),
         ("scheduler", "in_charge", [True]),
-        ("scheduler", "_last_lr", [0.5]),
-        ("scheduler", "_last_lr", None),
         ("scheduler", "_step_count", -1),
         ("scheduler", "base_lrs", [0.5, -1.0]),
         ("scheduler", "base_lrs", [0.5]),

@@ -478,7 +478,8 @@ class GroupScheduler(LRScheduler):
 
     def _state_entries(self) -> dict[str, Any]:
         groups, schedules = self._groups, self._schedules
-        # What is wrong, such as an added group without a curve, is an error of the next step.
+        # What is wrong, such as an added group without a curve, is an error of the next step. Its
+        # remedy loads this state into a new scheduler.
         with suppress(TypeError, ValueError):
             schedules = self._read_schedules()
             groups = self._present()
@@ -547,14 +548,14 @@ class GroupScheduler(LRScheduler):
         # Different code may have written into a group when the state was saved: a scheduler in a
         # `SequentialLR`, or the program, which had just added it. Then the optimizer's state has
         # its value.
-        values, in_charge = self.get_lr(), state["in_charge"]
-        self._values = [*state["_last_lr"], *values[len(in_charge) :]]
+        in_charge = state["in_charge"]
+        self._values = self.get_lr()
         for index, group in enumerate(groups):
             was_ours = in_charge[index] if index < len(in_charge) else any(in_charge)
             if self.last_epoch >= 0 and (was_ours or takes_over):
-                value = values[index : index + 1]
+                value = [self._values[index]]
                 self._option.write([group], value)
-                self._values[index : index + 1] = value
+                self._values[index] = value[0]
                 self._written[self._option] = self._values
         self._last_lr = [*self._values]
 

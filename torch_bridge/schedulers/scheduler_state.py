@@ -5,7 +5,7 @@ from typing import Any, TypedDict, cast
 
 from plateau_jax.arguments import checks
 from plateau_jax.saved_states.formats import Format, check_is_not_around
-from torch_bridge.groups.options import as_number, bases_per_group
+from torch_bridge.groups.options import bases_per_group
 
 
 class SchedulerState(TypedDict):
@@ -105,7 +105,6 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
         "last_epoch": updates,
         "_step_count": max(updates, 0) + 1,
         "base_lrs": peaks,
-        "_last_lr": peaks,
         "offset": 0,
         "hold": [],
         "peak_was_set": False,
@@ -125,24 +124,20 @@ def _instead(last_epoch: int | str) -> str:
 
 
 def check_values(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state whose lists have a value for each group, in numbers; the bases in float32.
+    """Return a state that has a base for each group, in float32.
 
-    Programs edit these lists, as in the states of torch, and write tensors into them.
+    Programs edit the bases, as in the states of torch, and write tensors into them.
 
     Raises:
         TypeError, ValueError: An entry has a wrong type, or a list a wrong length.
     """
-    last = state["_last_lr"]
-    if isinstance(last, list | tuple):
-        last = [float(as_number(value)) for value in cast("list[Any]", last)]
     bases, in_charge = state["base_lrs"], state["in_charge"]
     num_groups = len(state.get("records", bases))
-    for name, values in (("_last_lr", last), ("in_charge", in_charge)):
-        if not isinstance(values, list) or len(cast("list[Any]", values)) != num_groups:
-            shown = checks.short_repr(values)
-            raise ValueError(f"state_dict has {name} = {shown}, not one for each of its groups")
-    for value in in_charge:
+    if not isinstance(in_charge, list) or len(cast("list[Any]", in_charge)) != num_groups:
+        shown = checks.short_repr(in_charge)
+        raise ValueError(f"state_dict has in_charge = {shown}, not one for each of its groups")
+    for value in cast("list[Any]", in_charge):
         checks.boolean("in_charge", value)
     checks.boolean("peak_was_set", state["peak_was_set"])
     checks.at_least("_step_count", state["_step_count"], 0)
-    return {**state, "base_lrs": bases_per_group("base_lrs", bases, num_groups), "_last_lr": last}
+    return {**state, "base_lrs": bases_per_group("base_lrs", bases, num_groups)}
