@@ -138,13 +138,14 @@ class GroupScheduler(LRScheduler):
         """Their curves and bases as of then. The base of a new group is read once, and kept here,
         in `base_lrs`, and in the group, where the next scheduler finds it."""
         self._accept(schedules)
-        if option.name == "lr" and _has_plain_step(optimizer):
+        if option.name == "lr":
             LRScheduler.__init__(self, optimizer, last_epoch)
-        else:
-            # Torch's constructor would write `initial_lr` for another option, and mistake a
-            # function for a method of the class.
+        else:  # torch's constructor would write `initial_lr`
             self._initial_step()
-        self._count_from_here(message, was_loaded=was_loaded, is_new=True)
+        self._count_from_here(message, was_loaded=was_loaded)
+        if advise:
+            before_update: Any = self._before_update
+            self._stop_counting = call_before_updates(optimizer, before_update)
 
     def _first_position(self, last_epoch: int) -> Position:
         """Return the position before the step of torch's constructor, which does not move it."""
@@ -427,19 +428,17 @@ class GroupScheduler(LRScheduler):
 
     # The advice.
 
-    def _count_from_here(
-        self, value_message: str = "", *, was_loaded: bool = False, is_new: bool = False
-    ) -> None:
-        """Compare steps with updates from here on: the scheduler is new, was moved or loaded."""
+    def _count_from_here(self, value_message: str = "", *, was_loaded: bool = False) -> None:
+        """Compare steps with updates from here on: the scheduler is new, was moved or loaded.
+
+        Not after the last check, which removes the hook.
+        """
         if not self._advise:
             return
         is_lr = self._option.name == "lr"
         self._advice = StepAdvice(
             self._clock, self._position, value_message, was_loaded=was_loaded, counts_steps=is_lr
         )
-        method: Any = self._before_update
-        stop_counting = call_before_updates(self.optimizer, method, is_new=is_new)
-        self._stop_counting = stop_counting or self._stop_counting
         end = first_step_past_end(self._schedules.curves)
         is_before = is_lr and any(self._schedules.bases) and self.curve_step < end
         self._check_step = self._end_step = end if is_before else _NEVER
@@ -560,16 +559,9 @@ class GroupScheduler(LRScheduler):
         self._last_lr = [*self._values]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_advice": None, "_stop_counting": None}  # the original counts
+        return {**vars(self), "_advice": None, "_stop_counting": None}  # no copy counts updates
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         written_values(self.optimizer).update(self._written)
         self._written = written_values(self.optimizer)
-        self._count_from_here(is_new=True)
-
-
-def _has_plain_step(optimizer: Optimizer) -> bool:
-    """Return True if `optimizer.step` is this object's own method, or torch's replacement of it."""
-    step = optimizer.step
-    return hasattr(step, "_wrapped_by_lr_sched") or getattr(step, "__self__", None) is optimizer

@@ -83,11 +83,9 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
             - the `lr` of a group is neither its `initial_lr` nor what a scheduler wrote last;
             - the optimizer was loaded, but this scheduler starts at step 0 without its state;
-            - at update 57, `step()` has been called at least 1.5 times as often as
-              `optimizer.step()`;
-            - at update 168, at most a tenth as often, or not at all while every learning rate is
-              0;
-            - at update 168, the unit is so large that the curve is still at 0.
+            - at update 168, `step()` has been called at least 1.5 times as often as
+              `optimizer.step()`, at most a tenth as often, or not at all while every learning rate
+              is 0; or the unit is so large that the curve is still at 0.
 
             In a step, if training continues far past the end of the curve, or if a new group has an
             `lr` other than its `initial_lr`.
