@@ -36,8 +36,6 @@ def optimizer():
 
 # Arguments.
 
-NOT_A_KEY = "must be a key of the parameter groups"
-
 
 @pytest.mark.parametrize(
     ("error", "parts", "arguments"),
@@ -63,8 +61,6 @@ def test_wrong_argument_of_lambda_lr(optimizer, error, parts, arguments):
 @pytest.mark.parametrize(
     ("error", "parts", "arguments"),
     [
-        (TypeError, ["key = ", NOT_A_KEY], {"key": ("betas", -1)}),
-        (TypeError, ["key = ", NOT_A_KEY], {"key": 3}),
         (
             ValueError,
             ["param_groups[0] has no decay, nor has any other", "'lr', 'betas', 'eps'"],
@@ -187,30 +183,14 @@ def test_new_group_with_wrong_lr_changes_nothing():
 
 def test_state_of_torch_without_a_peak(scheduler):
     one_cycle = OneCycleLR(optimizer_with([0.1, 0.1]), 0.1, 9, cycle_momentum=False)
-    instead = ["last_epoch=-1), and then ", "scheduler.set_peak(peak)"]
-    scheduler.rejects(one_cycle.state_dict(), "base_lrs are not the peaks", *instead)
-
-
-def test_state_of_a_sequence_that_began_without_a_peak(scheduler):
-    """The count of the sequence, not that of the scheduler whose turn is over."""
+    reduce_on_plateau = ReduceLROnPlateau(optimizer_with([0.1, 0.1]))
+    reduce_on_plateau.step(1.0)
     optimizer = optimizer_with([0.1, 0.1])
-    one_cycle = OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
-    sequence = SequentialLR(optimizer, [one_cycle, CosineAnnealingLR(optimizer, 9)], [3])
-    for _ in range(7):
-        optimizer.step()
-        sequence.step()
-    scheduler.rejects(sequence.state_dict(), "base_lrs are not the peaks", "last_epoch=6), and")
-
-
-def test_state_of_reduce_on_plateau(scheduler):
-    """Its `last_epoch` does not count updates."""
-    plateau = ReduceLROnPlateau(optimizer_with([0.1, 0.1]))
-    plateau.step(1.0)
-    instead = [
-        "last_epoch=n - 1), and then ",
-        "scheduler.set_peak(peak); n is the number of updates so far",
-    ]
-    scheduler.rejects(plateau.state_dict(), "no base_lrs", *instead)
+    first = OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
+    sequence = SequentialLR(optimizer, [first, CosineAnnealingLR(optimizer, 9)], [3])
+    for without_a_peak in (one_cycle, reduce_on_plateau, sequence):
+        instead = ["last_epoch=n - 1), ", "number of updates so far", "scheduler.set_peak(peak)"]
+        scheduler.rejects(without_a_peak.state_dict(), "has no peaks", *instead)
 
 
 @pytest.mark.parametrize("name", ["scheduler", "follower"])
@@ -224,8 +204,6 @@ def test_whole_checkpoint(name):
 def test_state_of_something_else(scheduler):
     for state in ({"base_lrs": [0.1]}, {"_schedulers": []}):
         scheduler.rejects(state, "not the state of a scheduler: it has no 'last_epoch'")
-    damaged = {"last_epoch": 3, "base_lrs": None}
-    scheduler.rejects(damaged, "base_lrs = None must be a list with the peak of each group")
     of_torch = ChainedScheduler([LambdaLR(optimizer_with([0.1]), float)]).state_dict()
     checkpoint = {"epoch": 3, "lr_schedulers": [of_torch]}
     scheduler.rejects(checkpoint, "state_dict['lr_schedulers'][0]")

@@ -91,8 +91,6 @@ class StepAdvice:
         if updates == 0:
             self._was_loaded |= self._began.updates <= 0 and has_loaded()
             return self._value_message if position.updates == self._began.updates else ""
-        if updates > self._last_check:
-            return ""
         if updates == 1 and self._was_loaded and position.updates <= 1:
             return self._load_message(optimizer, schedules.bases)
         if updates == _CHECKED_UPDATE and any(schedules.bases):

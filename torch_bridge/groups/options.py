@@ -89,6 +89,10 @@ class GroupOption(NamedTuple):
         """Return True if the group has this value, up to rounding; waits for a device."""
         return is_same(self.number_in(group), as_number(value))
 
+    def has_base(self, group: dict[str, Any], base: float) -> bool:
+        """Return True if the group has no other base than this one, up to rounding."""
+        return is_same(as_number(group.get(self.base_key, base)), base)
+
     def is_in(self, group: dict[str, Any]) -> bool:
         """Return True if the group has this option."""
         try:

@@ -1,7 +1,7 @@
 """A curve for an option of an optimizer other than the learning rate."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -199,18 +199,12 @@ class follow(GroupScheduler):
         return [name, item]
 
 
-def _option(key: Any) -> GroupOption:
-    name: Any = key
-    index: Any = None
-    if isinstance(key, tuple | list) and len(cast("Any", key)) == 2:
-        name, index = cast("Any", key)
-    is_index = index is None or (type(index) is int and index >= 0)
-    if not isinstance(name, str) or not is_index:
-        raise TypeError(
-            checks.must(
-                "key", key, 'be a key of the parameter groups, or a key and an index: ("betas", 0)'
-            )
-        )
-    if name in ("lr", "initial_lr"):
+def _option(key: str | tuple[str, int]) -> GroupOption:
+    if isinstance(key, str):
+        option = GroupOption(key)
+    else:
+        name, index = key
+        option = GroupOption(name, index)
+    if option.name in ("lr", "initial_lr"):
         raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")
-    return GroupOption(name, index)
+    return option

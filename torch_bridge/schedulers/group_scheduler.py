@@ -44,7 +44,6 @@ from torch_bridge.groups.options import (
     as_number,
     bases_per_group,
     check_length,
-    is_same,
     one_if_equal,
     written_values,
 )
@@ -111,7 +110,7 @@ class GroupScheduler(LRScheduler):
         self._written = written_values(optimizer)
         self._advise = advise
         self._advice: StepAdvice | None = None
-        """Counts updates; None without advice."""
+        """Counts updates; None without advice, and after the last check."""
         self._stop_counting: Callable[[], None] | None = None
         """Removes the hook that counts them."""
         self._end_step = _NEVER
@@ -241,33 +240,23 @@ class GroupScheduler(LRScheduler):
         return Schedules(curves, bases)
 
     def _accept(self, schedules: Schedules) -> None:
-        """Follow the present groups from now on; give each its base, and a tensor of its own."""
-        option, groups = self._option, [*self._present()]
+        """Follow the present groups from now on; give each its base, and a tensor of its own.
+
+        A base that other code has written into a group stays there: torch's `OneCycleLR` writes and
+        reads it.
+        """
+        option, groups, before = self._option, [*self._present()], self._schedules
         # First, because the warning may be an error.
         warn_of_factors(option, [group for group in groups if self._place_of(group) is None])
         for group, base in zip(groups, schedules.bases, strict=True):
             place = self._place_of(group)
             if place is None or group is not self._groups[place]:
                 option.separate_tensor(group)
-            if place is None:
+            if place is None or option.has_base(group, before.bases[place]):
                 group[option.base_key] = base
-            group.setdefault(option.base_key, base)
         self.lr_lambdas, self.base_lrs = [*schedules.curves], [*schedules.bases]
         self._groups, self._schedules = groups, schedules
         self._values = schedules.values_at(self.curve_step)[:]
-
-    def _replace_bases(self, bases: list[float], *, keeps_others: bool) -> None:
-        """Replace the bases.
-
-        With `keeps_others`, a base that other code has written into a group stays there: torch's
-        `OneCycleLR` writes and reads it.
-        """
-        key, before = self._option.base_key, self._schedules
-        for group, base, old in zip(self._groups, bases, before.bases, strict=True):
-            if not keeps_others or is_same(as_number(group.get(key, old)), old):
-                group[key] = base
-        if bases != before.bases:
-            self.base_lrs, self._schedules = [*bases], Schedules(before.curves, bases)
 
     def _known_present(self) -> list[tuple[int, dict[str, Any]]]:
         """Return the known groups that the optimizer has now, with their places."""
@@ -288,9 +277,8 @@ class GroupScheduler(LRScheduler):
         option, bases = self._option, self._schedules.bases
         for place, group in self._known_present():
             has_base = option.base_key in group  # else it was saved before a scheduler was built
-            saved_base = as_number(group.get(option.base_key, bases[place]))
             value = self._values[place] if has_base else bases[place]
-            is_same_state = option.has_value(group, value) and is_same(saved_base, bases[place])
+            is_same_state = option.has_value(group, value) and option.has_base(group, bases[place])
             if group is not self._groups[place] and not is_same_state:
                 return True
         return False
@@ -419,8 +407,9 @@ class GroupScheduler(LRScheduler):
 
     def _set_bases(self, name: str, bases: Any) -> None:
         checked = bases_per_group(name, bases, len(self._present()))
-        self._accept(self._read_schedules())
-        self._replace_bases(checked, keeps_others=False)
+        self._accept(Schedules(self._read_schedules().curves, checked))
+        for group, base in zip(self._groups, checked, strict=True):
+            group[self._option.base_key] = base
         self._peak_was_set = True
         self._count_from_here()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
@@ -446,7 +435,7 @@ class GroupScheduler(LRScheduler):
     def _before_update(self) -> None:
         """Count an update of the optimizer, for the advice."""
         advice = self._advice
-        if advice is None or advice.has_counted_all:
+        if advice is None:
             return
         # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
         # one update.
@@ -455,6 +444,7 @@ class GroupScheduler(LRScheduler):
                 self.optimizer, self._position, self._schedules, self._has_loaded
             )
             if advice.has_counted_all:
+                self._advice = None
                 self._check_step = 0  # the next step removes the hook
             if message and self._has_written():
                 warn(message)
@@ -535,10 +525,9 @@ class GroupScheduler(LRScheduler):
         takes_over = self.last_epoch == 0 and self._has_written()
         for place, group in self._known_present():
             takes_over &= group is self._groups[place]
-        self._accept(schedules)
         # Also while it waits for its turn: the bases belong to the groups.
         new_bases = [*resumed.bases, *schedules.bases[len(resumed.bases) :]]
-        self._replace_bases(new_bases, keeps_others=True)
+        self._accept(Schedules(schedules.curves, new_bases))
         self._position = resumed.position
         self._peak_was_set = state["peak_was_set"]
         self._step_count = state["_step_count"]

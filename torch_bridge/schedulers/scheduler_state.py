@@ -88,19 +88,14 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
         check_is_not_around("state_dict", state, _is_of_scheduler)
     if updates is None:
         raise KeyError("last_epoch")
-    if "max_lrs" in first or "_schedule_phases" in first:
+    # Those of a CyclicLR or OneCycleLR are not the peaks, and a ReduceLROnPlateau has none.
+    if "base_lrs" not in first or "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
-            "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. "
-            f"{_instead(updates - 1)}"
-        )
-    if "base_lrs" not in first:
-        raise ValueError(
-            "state_dict has no base_lrs, the peaks, as if a ReduceLROnPlateau had saved it. "
-            f"{_instead('n - 1')}; n is the number of updates so far"
+            "state_dict has no peaks, as if a CyclicLR, OneCycleLR or ReduceLROnPlateau had saved "
+            "it. Do not load it: build lambda_lr(optimizer, curve, last_epoch=n - 1), where n is "
+            "the number of updates so far, and then call scheduler.set_peak(peak)"
         )
     peaks = first["base_lrs"]
-    if not checks.is_ordered(peaks):
-        raise TypeError(checks.must("base_lrs", peaks, "be a list with the peak of each group"))
     return {
         "last_epoch": updates,
         "_step_count": max(updates, 0) + 1,
@@ -114,13 +109,6 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_of_scheduler(value: Any) -> bool:
     return isinstance(value, Mapping) and ("last_epoch" in value or "_schedulers" in value)
-
-
-def _instead(last_epoch: int | str) -> str:
-    return (
-        f"Do not load it: build lambda_lr(optimizer, curve, last_epoch={last_epoch}), and then "
-        "call scheduler.set_peak(peak)"
-    )
 
 
 def check_values(state: Mapping[str, Any]) -> dict[str, Any]:
