@@ -269,10 +269,8 @@ def test_steps_with_a_clock_that_do_not_fit():
 def test_unit_that_is_too_large():
     optimizer, scheduler = start(CURVE, clock=DataClock(10**6))
     with warns(
-        "scheduler.step() was called 168 times in 168 optimizer steps, and the curve stays at step "
-        "0, where every learning rate is 0, so no weight changes: the updates consumed 5376 in "
-        "all, with unit = 1000000. Choose a unit of at most what an update consumes, and check "
-        "the counts"
+        "with a DataClock, step(count=n), where n is what the update consumed, and a unit of at "
+        "most n",
     ):
         for _ in range(200):
             optimizer.step()

@@ -21,12 +21,7 @@ from plateau_jax.clocks.clock import CheckedClock
 from plateau_jax.clocks.position import Position
 from plateau_jax.runs.record import shortest_decimal
 from plateau_jax.runs.schedules import Schedules
-from torch_bridge.advice.position_advice import (
-    advise_hint,
-    describe_updates,
-    start_message,
-    stuck_message,
-)
+from torch_bridge.advice.position_advice import advise_hint, describe_updates, start_message
 from torch_bridge.groups.optimizers import groups_of, unwrap, updates_made
 from torch_bridge.groups.options import one_if_equal
 
@@ -36,10 +31,11 @@ _CHECKED_UPDATE = 168
 _STEPS_REMEDY = (
     'Call it once after every optimizer.step() (in Lightning "interval": "step"), with total_steps '
     "= count_updates(loader, epochs); or, with a DataClock, step(count=n), where n is what the "
-    "update consumed. Under gradient accumulation, do not call it after each micro-batch. "
-    "accelerate by default steps a prepared scheduler once for each process: build the scheduler "
-    "with clock=DataClock(accelerator.num_processes, count=1). A step of the curve may be "
-    f"something else, such as an epoch or an iteration of PPO. {advise_hint('lambda_lr')}"
+    "update consumed, and a unit of at most n. Under gradient accumulation, do not call it after "
+    "each micro-batch. accelerate by default steps a prepared scheduler once for each process: "
+    "build the scheduler with clock=DataClock(accelerator.num_processes, count=1). A step of the "
+    "curve may be something else, such as an epoch or an iteration of PPO. "
+    f"{advise_hint('lambda_lr')}"
 )
 
 
@@ -98,31 +94,31 @@ class StepAdvice:
         return ""
 
     def _steps_message(self, position: Position, schedules: Schedules) -> str:
-        step, unit = position.step, self._clock.unit
         steps = position.updates - self._began.updates
         moved = steps  # also those that a hold rule has held
-        if unit is not None:
-            moved = step - self._began.step
+        if self._clock.unit is not None:
+            moved = position.step - self._began.step
+        if 0 == moved < steps:  # the unit is large, which is right if there is a learning rate
+            is_wrong = not any(schedules.values_at(position.step))
+        elif steps <= 0.1 * _CHECKED_UPDATE:
+            is_wrong = self._would_change(schedules, position)
+        else:
+            is_wrong = min(steps, moved) >= 1.5 * _CHECKED_UPDATE
+        if not is_wrong:
+            return ""
         calls = checks.plural(steps, "time")
-        seen = f"scheduler.step() was called {calls} in {_CHECKED_UPDATE} optimizer steps"
-        if min(steps, moved) >= 1.5 * _CHECKED_UPDATE:
-            return f"{seen}. {_STEPS_REMEDY}"
-        if unit is not None and steps and moved == 0:
-            if any(schedules.values_at(step)):
-                return ""
-            consumed = position.consumed(self._clock) - self._began.consumed(self._clock)
-            return f"{seen}, and {stuck_message(step, unit, consumed)}"
-        if steps <= 0.1 * _CHECKED_UPDATE and self._would_change(schedules, step):
-            return f"{seen}. {_STEPS_REMEDY}"
-        return ""
+        return (
+            f"scheduler.step() was called {calls} in {_CHECKED_UPDATE} optimizer steps, and moved "
+            f"to step {position.step} of the curve. {_STEPS_REMEDY}"
+        )
 
-    def _would_change(self, schedules: Schedules, step: int) -> bool:
+    def _would_change(self, schedules: Schedules, position: Position) -> bool:
         """Return True if a step for each update would have changed a value.
 
         If they would have passed the end, a step may be meant to be an epoch of many updates. But
         updates before the first step change nothing if their learning rates are 0.
         """
-        last = self._began.step + _CHECKED_UPDATE
+        step, last = position.step, self._began.step + _CHECKED_UPDATE
         end = max(curve.total_steps for curve in schedules.curves)
         if last > end and (step > self._began.step or any(schedules.values_at(step))):
             return False
