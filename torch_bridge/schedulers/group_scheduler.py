@@ -47,7 +47,6 @@ from torch_bridge.groups.options import (
     one_if_equal,
     written_values,
 )
-from torch_bridge.schedulers.scheduler_state import check_values
 
 _NEVER = 2**64
 """Above every step of a curve."""
@@ -502,10 +501,13 @@ class GroupScheduler(LRScheduler):
         *,
         strict: bool,
     ) -> None:
-        """Resume from the state of `what`, whose entries `read` checks and returns."""
+        """Resume from the state of `what`, whose entries `read` returns."""
         groups, schedules = [*self._present()], self._read_schedules()
         with reading_state_of(what, state_dict):
-            state = check_values(read(state_dict))
+            state = dict(read(state_dict))
+            # Programs edit the bases, as in the states of torch, and write tensors into them.
+            num_saved = len(state.get("records", state["base_lrs"]))
+            state["base_lrs"] = bases_per_group("base_lrs", state["base_lrs"], num_saved)
             now = records_of(schedules.curves, schedules.bases, self._clock)
             # A rollback to before `set_peak`.
             is_rollback = self._peak_was_set and self.last_epoch > 0

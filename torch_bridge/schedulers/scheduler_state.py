@@ -1,11 +1,9 @@
 """The states of schedulers: those of this library, and what can be used of those of torch."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
-from plateau_jax.arguments import checks
 from plateau_jax.saved_states.formats import Format, check_is_not_around
-from torch_bridge.groups.options import bases_per_group
 
 
 class SchedulerState(TypedDict):
@@ -109,23 +107,3 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_of_scheduler(value: Any) -> bool:
     return isinstance(value, Mapping) and ("last_epoch" in value or "_schedulers" in value)
-
-
-def check_values(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state that has a base for each group, in float32.
-
-    Programs edit the bases, as in the states of torch, and write tensors into them.
-
-    Raises:
-        TypeError, ValueError: An entry has a wrong type, or a list a wrong length.
-    """
-    bases, in_charge = state["base_lrs"], state["in_charge"]
-    num_groups = len(state.get("records", bases))
-    if not isinstance(in_charge, list) or len(cast("list[Any]", in_charge)) != num_groups:
-        shown = checks.short_repr(in_charge)
-        raise ValueError(f"state_dict has in_charge = {shown}, not one for each of its groups")
-    for value in cast("list[Any]", in_charge):
-        checks.boolean("in_charge", value)
-    checks.boolean("peak_was_set", state["peak_was_set"])
-    checks.at_least("_step_count", state["_step_count"], 0)
-    return {**state, "base_lrs": bases_per_group("base_lrs", bases, num_groups)}
