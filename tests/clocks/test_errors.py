@@ -108,7 +108,9 @@ def test_wrong_step_under_a_hold_rule():
     run = trained(clock=[PATIENT, BELOW])
     with raises(TypeError, "step() needs the metric of the update", unchanged=[run]):
         run.scheduler.step()
-    with raises(TypeError, "step(8) takes no epoch", "step(metric=loss)", unchanged=[run]):
+    with raises(
+        TypeError, "step(8): call step() after each update", "step(metric=loss)", unchanged=[run]
+    ):
         run.scheduler.step(8)
 
 

@@ -36,6 +36,8 @@ def optimizer():
 
 # Arguments.
 
+NOT_A_KEY = 'must be a key, or a key and an index: ("betas", 0)'
+
 
 @pytest.mark.parametrize(
     ("error", "parts", "arguments"),
@@ -61,6 +63,8 @@ def test_wrong_argument_of_lambda_lr(optimizer, error, parts, arguments):
 @pytest.mark.parametrize(
     ("error", "parts", "arguments"),
     [
+        (TypeError, ["key = ", NOT_A_KEY], {"key": ("betas", -1)}),
+        (TypeError, ["key = ", NOT_A_KEY], {"key": 3}),
         (
             ValueError,
             ["param_groups[0] has no decay, nor has any other", "'lr', 'betas', 'eps'"],
@@ -147,9 +151,9 @@ def scheduler():
 # Wrong steps and peaks.
 
 
-@pytest.mark.parametrize("epoch", [3, 3.0, torch.tensor(3)])
-def test_epoch_as_an_argument(scheduler, epoch):
-    parts = [f"step({epoch!r}) takes no epoch: call step()", "clock=rule), step(metric=loss)"]
+@pytest.mark.parametrize("epoch", [3.0, True, torch.tensor(3)])
+def test_epoch_of_a_wrong_type(scheduler, epoch):
+    parts = [f"step({epoch!r}): call step()", "clock=rule), step(metric=loss)", "is an integer"]
     with raises(TypeError, *parts, unchanged=[scheduler.run]):
         scheduler.run.scheduler.step(epoch)
 

@@ -45,7 +45,8 @@ class follow(GroupScheduler):
         TypeError, ValueError: As for `lambda_lr`; or one of these:
 
             - `key` is the learning rate, which needs `lambda_lr`.
-            - No group has the option, or a group with the option has None as its curve.
+            - No group has the option; or, in a sequence, a group with the option has None as its
+              curve, or one without it a curve.
             - The value of the option is not a number, or is out of the range of a peak.
 
     Warns:
@@ -199,12 +200,15 @@ class follow(GroupScheduler):
         return [name, item]
 
 
-def _option(key: str | tuple[str, int]) -> GroupOption:
-    if isinstance(key, str):
-        option = GroupOption(key)
-    else:
-        name, index = key
-        option = GroupOption(name, index)
+def _option(key: Any) -> GroupOption:
+    match key:
+        case str():
+            option = GroupOption(key)
+        case str(name), int(index) if index >= 0:
+            option = GroupOption(name, index)
+        case _:
+            a_key = 'be a key, or a key and an index: ("betas", 0)'
+            raise TypeError(checks.must("key", key, a_key))
     if option.name in ("lr", "initial_lr"):
         raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")
     return option

@@ -1,7 +1,7 @@
 """A curve as a `torch.optim.lr_scheduler.LambdaLR`, whose state contains the step and the curve."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from plateau_jax.arguments import checks
 from plateau_jax.arguments.curve_warning import warn
 from plateau_jax.clocks.clock import AnyClock
+from plateau_jax.clocks.position import start_position
 from plateau_jax.curves.curve import Curve
 from plateau_jax.runs.comparison import StateOwner
 from torch_bridge.groups.optimizers import needs_two_backward_passes
@@ -83,9 +84,11 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
             - the `lr` of a group is neither its `initial_lr` nor what a scheduler wrote last;
             - the optimizer was loaded, but this scheduler starts at step 0 without its state;
-            - at update 168, `step()` has been called at least 1.5 times as often as
-              `optimizer.step()`, at most a tenth as often, or not at all while every learning rate
-              is 0; or the unit is so large that the curve is still at 0.
+            - at update 57, `step()` has been called at least 1.5 times as often as
+              `optimizer.step()`;
+            - at update 168, at most a tenth as often, or not at all while every learning rate is
+              0;
+            - at update 168, the unit is so large that the curve is still at 0.
 
             In a step, if training continues far past the end of the curve, or if a new group has an
             `lr` other than its `initial_lr`.
@@ -126,16 +129,17 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
 
     def step(
         self,
-        epoch: float | Tensor | None = None,
+        epoch: int | float | Tensor | None = None,
         *,
         count: int | Tensor | None = None,
         metric: float | Tensor | None = None,
     ) -> None:
-        """Write the learning rates of the next step into the groups.
+        """Write the learning rates of the next step, or of step `epoch`, into the groups.
 
         Args:
-            epoch: With a hold rule, the metric, as in torch's `ReduceLROnPlateau`. Otherwise leave
-                it out: the curve counts updates, not epochs.
+            epoch: The step to go to, as in torch; by default the next one. Values below -1 count as
+                -1. With a hold rule, a first argument is the metric, as in torch's
+                `ReduceLROnPlateau`.
             count: With a `DataClock`, the samples or tokens of the whole update: the sum over its
                 micro-batches and over all ranks, an integer of at least 0. A tensor on a GPU is
                 read, which synchronizes. By default `scheduler.count`, or the `count` of the clock.
@@ -143,13 +147,13 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
                 scalar tensor of a floating-point dtype, the same on all ranks.
 
         Warns:
-            UserWarning: As in torch: the optimizer has not been stepped yet.
+            UserWarning: As in torch: `epoch` is given, or the optimizer has not been stepped yet.
 
         Raises:
             TypeError, ValueError: One of these; nothing was changed:
 
                 - An argument is wrong or missing, or belongs to a different clock: `count` to a
-                  `DataClock`, `metric` to a hold rule.
+                  `DataClock`, `metric` to a hold rule, `epoch` to neither.
                 - A group was added although each group has its own curve.
                 - The program has written something invalid into `base_lrs`, or anything into
                   `lr_lambdas`.
@@ -164,22 +168,42 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         (2, 130)
         """
         if epoch is not None:
-            # Some trainers pass an integer: DeepSpeed its batch size, if step() raised a TypeError.
-            if metric is not None or not self._clock.rules or type(epoch) is int:
-                raise TypeError(
-                    f"step({checks.short_repr(epoch)}) takes no epoch: call step() after each "
-                    "update; with a DataClock, step(count=n), where n is what the update consumed; "
-                    "with a hold rule, lambda_lr(optimizer, curve, clock=rule), step(metric=loss)"
-                )
-            metric = epoch
+            self._check_first_argument(epoch, metric)
+            if self._clock.rules:
+                metric, epoch = epoch, None
         if count is None:
             count = self.count
         position = self._position_after(count, metric)
         if self._step_count == 1:
             _warn_of_order(self.optimizer)
+        if epoch is not None:
+            updates = max(checks.integer("epoch", epoch), -1)
+            position = start_position(self._clock, updates, max(updates, 0))
+            warn(
+                "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()`",
+                UserWarning,
+            )
         self._move_to(position)
         self.count = None
         self._step_count += 1
+        if epoch is not None:
+            self._count_from_here()
+
+    def _check_first_argument(self, epoch: Any, metric: Any) -> None:
+        """Raise a TypeError unless the first argument of `step` is an epoch, or the metric."""
+        if self._clock.rules:
+            # DeepSpeed passes its batch size, an integer, if step() has raised a TypeError.
+            is_valid = metric is None and type(epoch) is not int
+        else:
+            is_integer = isinstance(epoch, SupportsIndex) and not isinstance(epoch, bool | Tensor)
+            is_valid = self.unit is None and is_integer
+        if not is_valid:
+            raise TypeError(
+                f"step({checks.short_repr(epoch)}): call step() after each update; with a "
+                "DataClock, step(count=n), where n is what the update consumed; with a hold rule, "
+                "lambda_lr(optimizer, curve, clock=rule), step(metric=loss). A step to go to is an "
+                "integer, not a part of an epoch"
+            )
 
     def _update_lr(self, epoch: Any = 0) -> None:
         super()._update_lr(epoch)
