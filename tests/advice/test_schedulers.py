@@ -209,7 +209,7 @@ def test_base_that_differs_from_the_saved_one():
 def test_scheduler_steps_after_each_micro_batch():
     optimizer, scheduler = start(LONG)
     with warns("Under gradient accumulation, do not call it after each micro-batch."):
-        repeat(optimizer, scheduler, times=200, updates=1, steps=4)
+        repeat(optimizer, scheduler, times=60, updates=1, steps=4)
 
     optimizer, scheduler = start(LONG)
     for micro_batch in range(4 * 200):
@@ -323,6 +323,17 @@ def test_past_the_end_of_a_clock():
 
 
 # As in torch.
+
+
+def test_epoch_as_an_argument():
+    optimizer, scheduler = start(CURVE)
+    optimizer.step()
+    message = (
+        r"^The epoch parameter in `scheduler.step\(\)` is deprecated: call `scheduler\.step\(\)`$"
+    )
+    with pytest.warns(UserWarning, match=message):
+        scheduler.step(1)
+    check_run(CURVE, 1)
 
 
 def test_step_of_the_scheduler_before_the_optimizer():

@@ -1,9 +1,9 @@
 """Warnings about a scheduler whose steps do not fit the updates of its optimizer.
 
 `lambda_lr` lists them under `Warns`. A hook on the optimizer counts updates. The count begins again
-when the scheduler is moved or loaded, or its peaks are set, but not after update 168, when the next
-step removes the hook. While a different scheduler has written the groups, no warning is given.
-Updates of a compiled optimizer, of one without hooks, or of a copy, are not counted.
+when the scheduler is copied, moved or loaded, or its peaks are set, but not after update 168, when
+the next step removes the hook. While a different scheduler has written the groups, no warning is
+given. Updates of a compiled optimizer, or of one without hooks, are not counted.
 """
 
 import weakref
@@ -25,8 +25,10 @@ from torch_bridge.advice.position_advice import advise_hint, describe_updates, s
 from torch_bridge.groups.optimizers import groups_of, unwrap, updates_made
 from torch_bridge.groups.options import one_if_equal
 
-_CHECKED_UPDATE = 168
-"""Before this update, a check for too many and too few steps, the last one."""
+_TOO_MANY_CHECK = 57
+"""Before this update, a check for too many steps."""
+_TOO_FEW_CHECK = 168
+"""Before this update, a check for too few steps, the last one."""
 
 _STEPS_REMEDY = (
     'Call it once after every optimizer.step() (in Lightning "interval": "step"), with total_steps '
@@ -60,7 +62,7 @@ class StepAdvice:
         self._began = began
         self._value_message = value_message
         self._was_loaded = was_loaded
-        self._last_check = _CHECKED_UPDATE if counts_steps else 0
+        self._last_check = _TOO_FEW_CHECK if counts_steps else 0
         self._updates = 0
 
     @property
@@ -89,27 +91,27 @@ class StepAdvice:
             return self._value_message if position.updates == self._began.updates else ""
         if updates == 1 and self._was_loaded and position.updates <= 1:
             return self._load_message(optimizer, schedules.bases)
-        if updates == _CHECKED_UPDATE and any(schedules.bases):
-            return self._steps_message(position, schedules)
+        if updates in (_TOO_MANY_CHECK, _TOO_FEW_CHECK) and any(schedules.bases):
+            return self._steps_message(position, schedules, updates)
         return ""
 
-    def _steps_message(self, position: Position, schedules: Schedules) -> str:
+    def _steps_message(self, position: Position, schedules: Schedules, updates: int) -> str:
         steps = position.updates - self._began.updates
         moved = steps  # also those that a hold rule has held
         if self._clock.unit is not None:
             moved = position.step - self._began.step
-        if 0 == moved < steps:  # the unit is large, which is right if there is a learning rate
+        if updates == _TOO_MANY_CHECK:
+            is_wrong = min(steps, moved) >= 1.5 * (updates - 1)
+        elif 0 == moved < steps:  # the unit is large, which is right if there is a learning rate
             is_wrong = not any(schedules.values_at(position.step))
-        elif steps <= 0.1 * _CHECKED_UPDATE:
-            is_wrong = self._would_change(schedules, position)
         else:
-            is_wrong = min(steps, moved) >= 1.5 * _CHECKED_UPDATE
+            is_wrong = 10 * steps <= updates and self._would_change(schedules, position)
         if not is_wrong:
             return ""
         calls = checks.plural(steps, "time")
         return (
-            f"scheduler.step() was called {calls} in {_CHECKED_UPDATE} optimizer steps, and moved "
-            f"to step {position.step} of the curve. {_STEPS_REMEDY}"
+            f"scheduler.step() was called {calls} in {updates} optimizer steps, and moved to step "
+            f"{position.step} of the curve. {_STEPS_REMEDY}"
         )
 
     def _would_change(self, schedules: Schedules, position: Position) -> bool:
@@ -118,7 +120,7 @@ class StepAdvice:
         If they would have passed the end, a step may be meant to be an epoch of many updates. But
         updates before the first step change nothing if their learning rates are 0.
         """
-        step, last = position.step, self._began.step + _CHECKED_UPDATE
+        step, last = position.step, self._began.step + _TOO_FEW_CHECK
         end = max(curve.total_steps for curve in schedules.curves)
         if last > end and (step > self._began.step or any(schedules.values_at(step))):
             return False
