@@ -96,7 +96,12 @@ def test_one_curve_for_the_groups_with_the_option(optimizer):
     assert momenta(optimizer) == [learning_rate(0.95, RISING, 1)]
 
 
-@raises(TypeError, "curve = [None] must be a Curve, ", " or one for each parameter group")
+@raises(ValueError, "curve[1] = ", "a curve is None if, and only if, the group has no momentum")
+def test_curve_of_a_group_without_the_option(optimizer):
+    follow(optimizer, "momentum", [RISING, FALLING])
+
+
+@raises(ValueError, "curve[0] = None", "the group has no momentum", "StagedCurve([(1,)]")
 def test_none_for_a_group_with_the_option(optimizer):
     follow(optimizer, "momentum", [None, None])
 

@@ -1,5 +1,7 @@
 """Schedulers next to other code: groups that change, factors, wrappers, derived classes."""
 
+from functools import partial
+
 import pytest
 import torch
 from schedulers.builders import CURVE
@@ -184,10 +186,16 @@ class WithoutHooks(Optimizer):
         return self.inner.step(closure)
 
 
-def test_optimizer_that_is_not_plain_trains_with_the_curve():
+def with_partial_step(optimizer):
+    optimizer.step = partial(optimizer.step)
+    return optimizer
+
+
+@pytest.mark.parametrize("wrap", [with_partial_step, WithoutHooks])
+def test_optimizer_that_is_not_plain_trains_with_the_curve(wrap):
     inner = optimizer_with([torch.tensor(0.5)])
     inner.param_groups[0]["weight_decay"] = 0.1
-    optimizer = WithoutHooks(inner)
+    optimizer = wrap(inner)
     scheduler = lambda_lr(optimizer, CURVE)
     decay = follow(optimizer, "weight_decay", CURVE)
     for step in range(5):

@@ -74,7 +74,7 @@ def value_messages(
 def warn_of_factors(option: GroupOption, groups: Sequence[dict[str, Any]]) -> None:
     """Warn if a group has a factor for the option, which this library does not apply."""
     for key in _FACTORS.get(option.name, ()):
-        scaled = [group for group in groups if group.get(key, 1) != 1]
+        scaled = [group for group in groups if _is_factor(group.get(key, 1))]
         if scaled:
             # This line is also right for a group that had a scheduler before. It does not work
             # in place, because several groups may have the same tensor.
@@ -85,3 +85,10 @@ def warn_of_factors(option: GroupOption, groups: Sequence[dict[str, Any]]) -> No
                 f'group["{option.name}"] = group["{option.base_key}"] = '
                 f'group.get("{option.base_key}", group["{option.name}"]) * group.pop("{key}")'
             )
+
+
+def _is_factor(value: Any) -> bool:
+    try:
+        return float(value) != 1
+    except (RuntimeError, TypeError, ValueError):
+        return False  # here the key means something else

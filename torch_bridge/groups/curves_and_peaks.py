@@ -39,6 +39,21 @@ def check_key(option: GroupOption, groups: Sequence[dict[str, Any]]) -> None:
     )
 
 
+def curves_of_groups_with(
+    option: GroupOption, groups: Sequence[dict[str, Any]], curves: Sequence[Any]
+) -> list[Any]:
+    """Return the curves of the groups that have an option; those of the others must be None."""
+    check_length("curve", curves, len(groups))
+    for index, (group, curve) in enumerate(zip(groups, curves, strict=True)):
+        if option.is_in(group) == (curve is None):
+            raise ValueError(
+                f"curve[{index}] = {checks.short_repr(curve)}: a curve is None if, and only if, "
+                f"the group has no {option}. To keep a value constant, write "
+                "StagedCurve([(1,)], start=1.0)"
+            )
+    return [curve for curve in curves if curve is not None]
+
+
 def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str = "") -> None:
     """Reject a resumed curve if a decayed learning rate could be mistaken for the peak.
 

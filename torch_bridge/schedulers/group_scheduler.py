@@ -37,13 +37,13 @@ from torch_bridge.groups.curves_and_peaks import (
     check_key,
     check_peaks_are_known,
     curves_of,
+    curves_of_groups_with,
 )
 from torch_bridge.groups.optimizers import check_optimizer, groups_of
 from torch_bridge.groups.options import (
     GroupOption,
     as_number,
     bases_per_group,
-    check_length,
     one_if_equal,
     written_values,
 )
@@ -91,9 +91,8 @@ class GroupScheduler(LRScheduler):
             given = curve_from_dict(Curve, curve, ("curve",))
         self._curve: Curve | None = given if isinstance(given, Curve) else None
         """The curve of all groups; None if each group has its own."""
-        if isinstance(given, list | tuple):
-            check_length("curve", cast("list[Any]", given), len(groups_of(optimizer)))
-            given = [given[index] for index in self._indices()]
+        if option.name != "lr" and isinstance(given, list | tuple):
+            given = curves_of_groups_with(option, groups_of(optimizer), cast("list[Any]", given))
         present = self._present()
         schedules = Schedules(
             curves_of(present, given), list(map(option.base_of, self._indices(), present))
@@ -136,14 +135,13 @@ class GroupScheduler(LRScheduler):
         """Their curves and bases as of then. The base of a new group is read once, and kept here,
         in `base_lrs`, and in the group, where the next scheduler finds it."""
         self._accept(schedules)
-        if option.name == "lr":
+        if option.name == "lr" and _has_plain_step(optimizer):
             LRScheduler.__init__(self, optimizer, last_epoch)
-        else:  # torch's constructor would write `initial_lr`
+        else:
+            # Torch's constructor would write `initial_lr` for another option, and mistake a
+            # function for a method of the class.
             self._initial_step()
-        self._count_from_here(message, was_loaded=was_loaded)
-        if advise:
-            before_update: Any = self._before_update
-            self._stop_counting = call_before_updates(optimizer, before_update)
+        self._count_from_here(message, was_loaded=was_loaded, is_new=True)
 
     def _first_position(self, last_epoch: int) -> Position:
         """Return the position before the step of torch's constructor, which does not move it."""
@@ -416,10 +414,12 @@ class GroupScheduler(LRScheduler):
 
     # The advice.
 
-    def _count_from_here(self, value_message: str = "", *, was_loaded: bool = False) -> None:
+    def _count_from_here(
+        self, value_message: str = "", *, was_loaded: bool = False, is_new: bool = False
+    ) -> None:
         """Compare steps with updates from here on: the scheduler is new, was moved or loaded.
 
-        Not after the last check, which removes the hook.
+        One that is not new has a hook already, or none after the last check.
         """
         if not self._advise:
             return
@@ -427,6 +427,9 @@ class GroupScheduler(LRScheduler):
         self._advice = StepAdvice(
             self._clock, self._position, value_message, was_loaded=was_loaded, counts_steps=is_lr
         )
+        if is_new:
+            before_update: Any = self._before_update
+            self._stop_counting = call_before_updates(self.optimizer, before_update)
         end = first_step_past_end(self._schedules.curves)
         is_before = is_lr and any(self._schedules.bases) and self.curve_step < end
         self._check_step = self._end_step = end if is_before else _NEVER
@@ -550,9 +553,16 @@ class GroupScheduler(LRScheduler):
         self._last_lr = [*self._values]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_advice": None, "_stop_counting": None}  # no copy counts updates
+        return {**vars(self), "_advice": None, "_stop_counting": None}  # the original counts
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         written_values(self.optimizer).update(self._written)
         self._written = written_values(self.optimizer)
+        self._count_from_here(is_new=True)
+
+
+def _has_plain_step(optimizer: Optimizer) -> bool:
+    """Return True if `optimizer.step` is this object's own method, or torch's replacement of it."""
+    step = optimizer.step
+    return hasattr(step, "_wrapped_by_lr_sched") or getattr(step, "__self__", None) is optimizer
