@@ -3,6 +3,7 @@
 `test_silent_programs` has the right ones.
 """
 
+import copy
 import re
 import warnings
 from contextlib import contextmanager
@@ -92,6 +93,13 @@ def test_steps_that_do_not_fit(mistake, build, is_resumed):
         scheduler.load_state_dict(states[1])
     with warns_once(steps_do_not_fit(r"\d+")):
         repeat(optimizer, scheduler, **mistake)
+
+
+def test_copy_that_is_not_stepped():
+    optimizer = optimizer_with([0.1])
+    pair = copy.deepcopy((optimizer, lambda_lr(optimizer, LONG)))
+    with warns_once(steps_do_not_fit("0")):
+        repeat(*pair, times=200, updates=1, steps=0)
 
 
 @pytest.mark.parametrize("total", [11, 20, 100, 167, 168, 1000])
