@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from schedulers.builders import CURVE
-from support.curves.requirements import AN_INTEGER, at_least
+from support.curves.requirements import at_least
 from support.raises import raises
 from support.runs.scheduler_run import FollowerRun, SchedulerRun
 from support.schedulers.runs import optimizer_with
@@ -36,7 +36,7 @@ def optimizer():
 
 # Arguments.
 
-NOT_A_KEY = "must be a key of the parameter groups"
+NOT_A_KEY = 'must be a key, or a key and an index: ("betas", 0)'
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def scheduler():
 
 @pytest.mark.parametrize("epoch", [3.0, True, torch.tensor(3)])
 def test_epoch_of_a_wrong_type(scheduler, epoch):
-    parts = [f"epoch = {epoch!r} {AN_INTEGER}", "call step()", "takes a loss only with a hold rule"]
+    parts = [f"step({epoch!r}): call step()", "clock=rule), step(metric=loss)", "is an integer"]
     with raises(TypeError, *parts, unchanged=[scheduler.run]):
         scheduler.run.scheduler.step(epoch)
 
@@ -187,30 +187,14 @@ def test_new_group_with_wrong_lr_changes_nothing():
 
 def test_state_of_torch_without_a_peak(scheduler):
     one_cycle = OneCycleLR(optimizer_with([0.1, 0.1]), 0.1, 9, cycle_momentum=False)
-    instead = ["last_epoch=-1), and then ", "scheduler.set_peak(peak)"]
-    scheduler.rejects(one_cycle.state_dict(), "base_lrs are not the peaks", *instead)
-
-
-def test_state_of_a_sequence_that_began_without_a_peak(scheduler):
-    """The count of the sequence, not that of the scheduler whose turn is over."""
+    reduce_on_plateau = ReduceLROnPlateau(optimizer_with([0.1, 0.1]))
+    reduce_on_plateau.step(1.0)
     optimizer = optimizer_with([0.1, 0.1])
-    one_cycle = OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
-    sequence = SequentialLR(optimizer, [one_cycle, CosineAnnealingLR(optimizer, 9)], [3])
-    for _ in range(7):
-        optimizer.step()
-        sequence.step()
-    scheduler.rejects(sequence.state_dict(), "base_lrs are not the peaks", "last_epoch=6), and")
-
-
-def test_state_of_reduce_on_plateau(scheduler):
-    """Its `last_epoch` does not count updates."""
-    plateau = ReduceLROnPlateau(optimizer_with([0.1, 0.1]))
-    plateau.step(1.0)
-    instead = [
-        "last_epoch=n - 1), and then ",
-        "scheduler.set_peak(peak); n is the number of updates so far",
-    ]
-    scheduler.rejects(plateau.state_dict(), "no base_lrs", *instead)
+    first = OneCycleLR(optimizer, 0.1, 9, cycle_momentum=False)
+    sequence = SequentialLR(optimizer, [first, CosineAnnealingLR(optimizer, 9)], [3])
+    for without_a_peak in (one_cycle, reduce_on_plateau, sequence):
+        instead = ["last_epoch=n - 1), ", "number of updates so far", "scheduler.set_peak(peak)"]
+        scheduler.rejects(without_a_peak.state_dict(), "has no peaks", *instead)
 
 
 @pytest.mark.parametrize("name", ["scheduler", "follower"])
@@ -223,8 +207,6 @@ def test_whole_checkpoint(name):
 def test_state_of_something_else(scheduler):
     for state in ({"base_lrs": [0.1]}, {"_schedulers": []}):
         scheduler.rejects(state, "not the state of a scheduler: it has no 'last_epoch'")
-    damaged = {"last_epoch": 3, "base_lrs": None}
-    scheduler.rejects(damaged, "base_lrs = None must be a list with the peak of each group")
     of_torch = ChainedScheduler([LambdaLR(optimizer_with([0.1]), float)]).state_dict()
     scheduler.rejects({"epoch": 3, "lr_scheduler": of_torch}, "state_dict['lr_scheduler']")
     optimizer = optimizer_with([0.1, 0.1])
@@ -259,12 +241,6 @@ def test_state_in_a_chain_is_compared():
         ("scheduler", "last_epoch", -2),
         ("scheduler", "offset", -20),
         ("scheduler", "consumed", 77),
-        ("scheduler", "peak_was_set", None),
-        ("scheduler", "in_charge", 1),
-        ("scheduler", "in_charge", [True]),
-        ("scheduler", "_last_lr", [0.5]),
-        ("scheduler", "_last_lr", None),
-        ("scheduler", "_step_count", -1),
         ("scheduler", "base_lrs", [0.5, -1.0]),
         ("scheduler", "base_lrs", [0.5]),
         ("held", "hold", []),

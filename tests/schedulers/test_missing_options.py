@@ -9,7 +9,7 @@ from support.schedulers.runs import learning_rate
 from torch.optim import Optimizer
 
 from plateau_jax import StagedCurve
-from torch_bridge import follow, lambda_lr
+from torch_bridge import follow
 
 RISING = StagedCurve([(10, 1.0)], start=0.5)
 FALLING = StagedCurve([(8, 0.0, "linear")], start=1.0)
@@ -91,29 +91,21 @@ def optimizer():
     return MuonWithAdam(0.95, None)
 
 
-@raises(ValueError, "param_groups[1] has no momentum: its curve must be None")
-@pytest.mark.parametrize("curve", [RISING, [RISING, FALLING]])
-def test_curve_of_a_group_without_the_option(optimizer, curve):
-    follow(optimizer, "momentum", curve)
+def test_one_curve_for_the_groups_with_the_option(optimizer):
+    follow(optimizer, "momentum", RISING).step()
+    assert momenta(optimizer) == [learning_rate(0.95, RISING, 1)]
 
 
-def test_group_without_a_learning_rate(optimizer):
-    del optimizer.param_groups[1]["lr"]
-    with raises(ValueError, match=r"param_groups\[1\] has no lr$"):
-        lambda_lr(optimizer, RISING)
+@raises(ValueError, "curve[1] = ", "a curve is None if, and only if, the group has no momentum")
+def test_curve_of_a_group_without_the_option(optimizer):
+    follow(optimizer, "momentum", [RISING, FALLING])
 
 
-@raises(ValueError, "param_groups[2] has no momentum: its curve must be None")
-def test_added_group_without_the_option():
-    optimizer = MuonWithAdam(0.95, 0.9)
-    follower = follow(optimizer, "momentum", RISING)
-    group = new_group(betas=(0.9, 0.95))
-    optimizer.add_param_group(group)
-    follower.step()
-
-
-@raises(
-    ValueError, "curve[0] is None, but param_groups[0] has momentum = 0.95", "StagedCurve([(1,)"
-)
+@raises(ValueError, "curve[0] = None", "the group has no momentum", "StagedCurve([(1,)]")
 def test_none_for_a_group_with_the_option(optimizer):
     follow(optimizer, "momentum", [None, None])
+
+
+@raises(ValueError, "curve has length 1; the number of parameter groups is 2")
+def test_curve_for_the_groups_with_the_option_alone(optimizer):
+    follow(optimizer, "momentum", [RISING])

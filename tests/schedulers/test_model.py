@@ -318,9 +318,11 @@ class Program:
         self.update()  # so that the list has all groups
         if self.groups and not self.setting.is_sequence:
             self.scheduler.base_lrs[-1] *= 0.5
-            base = self.model.present[-1].base
-            assert base is not None
-            self.model.present[-1].base = base / 2
+            group = self.model.present[-1]
+            assert group.base is not None
+            if group.initial == group.base:  # else other code has written it
+                group.initial = group.base / 2
+            group.base /= 2
             self.step()
 
     def write_initial(self):

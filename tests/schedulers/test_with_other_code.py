@@ -1,5 +1,6 @@
 """Schedulers next to other code: groups that change, factors, wrappers, derived classes."""
 
+import copy
 from functools import partial
 
 import pytest
@@ -191,7 +192,12 @@ def with_partial_step(optimizer):
     return optimizer
 
 
-@pytest.mark.parametrize("wrap", [with_partial_step, WithoutHooks])
+def with_step_of_another_object(optimizer):
+    optimizer.step = WithoutHooks(copy.copy(optimizer)).step
+    return optimizer
+
+
+@pytest.mark.parametrize("wrap", [with_partial_step, with_step_of_another_object, WithoutHooks])
 def test_optimizer_that_is_not_plain_trains_with_the_curve(wrap):
     inner = optimizer_with([torch.tensor(0.5)])
     inner.param_groups[0]["weight_decay"] = 0.1

@@ -1,4 +1,4 @@
-"""The warnings about a run that is far past the end of its curves, or does not leave the start."""
+"""The warnings about a run that is far past the end of its curves, or that was not resumed."""
 
 from collections.abc import Sequence
 
@@ -58,15 +58,6 @@ def first_step_past_end(curves: Sequence[Curve]) -> int:
     total = max((curve.total_steps for curve in curves), default=checks.MAX_STEP)
     # A run may train a little longer on purpose, or to a round number of updates.
     return total + max(10, total // 100) + 1
-
-
-def stuck_message(step: int, unit: int, consumed: int) -> str:
-    """Return the warning about updates that consume too little; the caller adds their number."""
-    return (
-        f"the curve stays at step {step}, where every learning rate is 0, so no weight changes: "
-        f"the updates consumed {consumed} in all, with unit = {unit}. Choose a unit of at most "
-        "what an update consumes, and check the counts"
-    )
 
 
 def start_message(seen: str, advice: str) -> str:

@@ -1,9 +1,9 @@
 """Warnings about a scheduler whose steps do not fit the updates of its optimizer.
 
-`lambda_lr` lists them under `Warns`. Updates are counted from when the scheduler was built, copied,
-moved or loaded, or its peaks were set, by a hook on the optimizer, which the first step after
-update 168 removes. While a different scheduler has written the groups, no warning is given. Updates
-of a compiled optimizer, or of one without hooks, are not counted.
+`lambda_lr` lists them under `Warns`. A hook on the optimizer counts updates. The count begins again
+when the scheduler is copied, moved or loaded, or its peaks are set, but not after update 168, when
+the next step removes the hook. While a different scheduler has written the groups, no warning is
+given. Updates of a compiled optimizer, or of one without hooks, are not counted.
 """
 
 import weakref
@@ -21,12 +21,7 @@ from plateau_jax.clocks.clock import CheckedClock
 from plateau_jax.clocks.position import Position
 from plateau_jax.runs.record import shortest_decimal
 from plateau_jax.runs.schedules import Schedules
-from torch_bridge.advice.position_advice import (
-    advise_hint,
-    describe_updates,
-    start_message,
-    stuck_message,
-)
+from torch_bridge.advice.position_advice import advise_hint, describe_updates, start_message
 from torch_bridge.groups.optimizers import groups_of, unwrap, updates_made
 from torch_bridge.groups.options import one_if_equal
 
@@ -34,6 +29,16 @@ _TOO_MANY_CHECK = 57
 """Before this update, a check for too many steps."""
 _TOO_FEW_CHECK = 168
 """Before this update, a check for too few steps, the last one."""
+
+_STEPS_REMEDY = (
+    'Call it once after every optimizer.step() (in Lightning "interval": "step"), with total_steps '
+    "= count_updates(loader, epochs); or, with a DataClock, step(count=n), where n is what the "
+    "update consumed, and a unit of at most n. Under gradient accumulation, do not call it after "
+    "each micro-batch. accelerate by default steps a prepared scheduler once for each process: "
+    "build the scheduler with clock=DataClock(accelerator.num_processes, count=1). A step of the "
+    "curve may be something else, such as an epoch or an iteration of PPO. "
+    f"{advise_hint('lambda_lr')}"
+)
 
 
 class StepAdvice:
@@ -77,59 +82,45 @@ class StepAdvice:
         `schedules` are those of the last step, without later changes by the program. `has_loaded`
         returns True if the optimizer has loaded values that the scheduler did not write.
         """
+        if position.updates < 0:  # it waits for its turn in a `SequentialLR`
+            return ""
         updates = self._updates
         self._updates += 1
         if updates == 0:
             self._was_loaded |= self._began.updates <= 0 and has_loaded()
             return self._value_message if position.updates == self._began.updates else ""
-        if updates > self._last_check or position.updates < 0:
-            return ""
         if updates == 1 and self._was_loaded and position.updates <= 1:
             return self._load_message(optimizer, schedules.bases)
-        if updates == _TOO_MANY_CHECK and any(schedules.bases):
-            return self._too_many_steps_message(position, updates)
-        if updates == _TOO_FEW_CHECK and any(schedules.bases):
-            return self._too_few_steps_message(position, schedules, updates)
+        if updates in (_TOO_MANY_CHECK, _TOO_FEW_CHECK) and any(schedules.bases):
+            return self._steps_message(position, schedules, updates)
         return ""
 
-    def _too_many_steps_message(self, position: Position, updates: int) -> str:
-        steps, moved = self._steps_until(position)
-        if 2 * min(steps, moved) < 3 * (updates - 1):
-            return ""
-        remedy = (
-            ". Under gradient accumulation, do not call it after each micro-batch. accelerate by "
-            "default steps a prepared scheduler once for each process: build the scheduler with "
-            "clock=DataClock(accelerator.num_processes, count=1)"
-        )
-        return _steps_message(self._clock.unit, steps, updates, remedy)
-
-    def _too_few_steps_message(self, position: Position, schedules: Schedules, updates: int) -> str:
-        steps, moved = self._steps_until(position)
-        step, unit = position.step, self._clock.unit
-        if unit is not None and steps and moved == 0:
-            if any(schedules.values_at(step)):
-                return ""
-            consumed = position.consumed(self._clock) - self._began.consumed(self._clock)
-            return f"{_describe_calls(steps, updates)}, and {stuck_message(step, unit, consumed)}"
-        if 10 * steps > updates or not self._would_change(schedules, step, updates):
-            return ""
-        remedy = ", with total_steps = count_updates(loader, epochs)"
-        return _steps_message(unit, steps, updates, remedy)
-
-    def _steps_until(self, position: Position) -> tuple[int, int]:
-        """Return how often `step` was called since the count began, and the steps it moved."""
+    def _steps_message(self, position: Position, schedules: Schedules, updates: int) -> str:
         steps = position.updates - self._began.updates
-        if self._clock.unit is None:
-            return steps, steps  # also those that a hold rule has held
-        return steps, position.step - self._began.step
+        moved = steps  # also those that a hold rule has held
+        if self._clock.unit is not None:
+            moved = position.step - self._began.step
+        if updates == _TOO_MANY_CHECK:
+            is_wrong = min(steps, moved) >= 1.5 * (updates - 1)
+        elif 0 == moved < steps:  # the unit is large, which is right if there is a learning rate
+            is_wrong = not any(schedules.values_at(position.step))
+        else:
+            is_wrong = 10 * steps <= updates and self._would_change(schedules, position)
+        if not is_wrong:
+            return ""
+        calls = checks.plural(steps, "time")
+        return (
+            f"scheduler.step() was called {calls} in {updates} optimizer steps, and moved to step "
+            f"{position.step} of the curve. {_STEPS_REMEDY}"
+        )
 
-    def _would_change(self, schedules: Schedules, step: int, updates: int) -> bool:
+    def _would_change(self, schedules: Schedules, position: Position) -> bool:
         """Return True if a step for each update would have changed a value.
 
         If they would have passed the end, a step may be meant to be an epoch of many updates. But
         updates before the first step change nothing if their learning rates are 0.
         """
-        last = self._began.step + updates
+        step, last = position.step, self._began.step + _TOO_FEW_CHECK
         end = max(curve.total_steps for curve in schedules.curves)
         if last > end and (step > self._began.step or any(schedules.values_at(step))):
             return False
@@ -151,31 +142,12 @@ class StepAdvice:
         return start_message(seen, advice)
 
 
-def _describe_calls(steps: int, updates: int) -> str:
-    calls = checks.plural(steps, "time")
-    return f"scheduler.step() was called {calls} in {updates} optimizer steps"
-
-
-def _steps_message(unit: int | None, steps: int, updates: int, remedy: str) -> str:
-    call = "step()"
-    if unit is not None:
-        call, remedy = "step(count=n)", ", where n is what it consumed"
-    return (
-        f"{_describe_calls(steps, updates)}. Call scheduler.{call} once after every "
-        f'optimizer.step() (in Lightning "interval": "step"){remedy}. A step of the curve may be '
-        f"something else, such as an epoch or an iteration of PPO. {advise_hint('lambda_lr')}"
-    )
-
-
-def call_before_updates(
-    optimizer: Optimizer, method: MethodType, *, is_new: bool
-) -> Callable[[], None] | None:
+def call_before_updates(optimizer: Optimizer, method: MethodType) -> Callable[[], None] | None:
     """Call a method of a scheduler before each update of its optimizer.
 
     The reference to the scheduler is weak: an optimizer keeps its hooks, and must not keep a
-    scheduler that nobody uses any more. A scheduler that is not new gets a hook only if the
-    optimizer has none: a hook of the program may be running, and its own may still be there.
-    Return a function that removes the hook; None if there is no new one.
+    scheduler that nobody uses any more. Return a function that removes the hook; None if the
+    optimizer runs no hooks.
     """
     for inner in unwrap(optimizer):
         hooks = getattr(inner, "_optimizer_step_pre_hooks", None)
@@ -184,8 +156,6 @@ def call_before_updates(
         if hooks is not None and hasattr(inner.__class__.step, "hooked"):
             break
     else:
-        return None
-    if hooks and not is_new:
         return None
     reference = weakref.WeakMethod(method)
 
@@ -200,7 +170,7 @@ def call_before_updates(
 
     def stop() -> None:
         # While a hook of the program runs, torch iterates over the hooks, and they cannot be
-        # changed. So next to other hooks this one stays, for the next count.
+        # changed. So next to other hooks this one stays.
         if len(hooks) == 1:
             remove()
 

@@ -42,20 +42,16 @@ def check_key(option: GroupOption, groups: Sequence[dict[str, Any]]) -> None:
 def curves_of_groups_with(
     option: GroupOption, groups: Sequence[dict[str, Any]], curves: Sequence[Any]
 ) -> list[Any]:
-    """Return the curves of the groups that have an option; the other groups have None."""
+    """Return the curves of the groups that have an option; those of the others must be None."""
     check_length("curve", curves, len(groups))
-    curves_of_followed: list[Any] = []
     for index, (group, curve) in enumerate(zip(groups, curves, strict=True)):
-        if curve is not None:
-            option.checked_value(index, group)  # raises an error for a group without the option
-            curves_of_followed.append(curve)
-        elif option.is_in(group):
+        if option.is_in(group) == (curve is None):
             raise ValueError(
-                f"curve[{index}] is None, but param_groups[{index}] has {option} = "
-                f"{option.number_in(group)!r}. To keep it constant, write "
+                f"curve[{index}] = {checks.short_repr(curve)}: a curve is None if, and only if, "
+                f"the group has no {option}. To keep a value constant, write "
                 "StagedCurve([(1,)], start=1.0)"
             )
-    return curves_of_followed
+    return [curve for curve in curves if curve is not None]
 
 
 def check_peaks_are_known(optimizer: Optimizer, argument: str, alternative: str = "") -> None:

@@ -100,13 +100,11 @@ def updates_made(optimizer: Optimizer) -> int | None:
 def _steps_in(state: dict[str, Any]) -> int:
     """Return the number of updates in a parameter's state; 0 if it has none."""
     step = state.get(STEP_COUNT)
-    if isinstance(step, Tensor) and (step.is_meta or step.numel() != 1):
-        return 0
-    if isinstance(step, Tensor):
+    if isinstance(step, Tensor) and step.numel() == 1 and not step.is_meta:
         step = step.item()
-    if not isinstance(step, int | float):
-        return 0
-    return max(int(step), 0)
+    if isinstance(step, int | float):
+        return max(int(step), 0)
+    return 0
 
 
 def _is_nonzero(moment: Any) -> bool:

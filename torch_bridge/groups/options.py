@@ -89,6 +89,10 @@ class GroupOption(NamedTuple):
         """Return True if the group has this value, up to rounding; waits for a device."""
         return is_same(self.number_in(group), as_number(value))
 
+    def has_base(self, group: dict[str, Any], base: float) -> bool:
+        """Return True if the group has no other base than this one, up to rounding."""
+        return is_same(as_number(group.get(self.base_key, base)), base)
+
     def is_in(self, group: dict[str, Any]) -> bool:
         """Return True if the group has this option."""
         try:
@@ -99,21 +103,12 @@ class GroupOption(NamedTuple):
 
     def base_of(self, index: int, group: dict[str, Any]) -> float:
         """Return a group's base, in float32: `group[base_key]` if it has one, else its value."""
-        value = self.checked_value(index, group)
-        return base_value(f"{self} of param_groups[{index}]", group.get(self.base_key, value))
-
-    def checked_value(self, index: int, group: dict[str, Any]) -> Any:
-        """Return a group's value, or raise an error that names the group."""
-        if not self.is_in(group):
-            remedy = "" if self.name == "lr" else ": its curve must be None"
-            raise ValueError(f"param_groups[{index}] has no {self}{remedy}")
-        value = self.read(group)
+        name, value = f"{self} of param_groups[{index}]", self.read(group)
         if isinstance(value, list | tuple):
             count = len(cast("Sequence[Any]", value))
             items = " or ".join(f'("{self}", {item})' for item in range(count))
-            name = f"{self} of param_groups[{index}]"
             raise TypeError(checks.must(name, value, f"be a number: for one in it, write {items}"))
-        return value
+        return base_value(name, group.get(self.base_key, value))
 
     def replace(self, group: dict[str, Any], value: Any) -> None:
         """Replace the value in the group, even if it is a tensor."""

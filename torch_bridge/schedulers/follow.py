@@ -1,7 +1,7 @@
 """A curve for an option of an optimizer other than the learning rate."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -29,13 +29,13 @@ class follow(GroupScheduler):
 
     An optimizer may have any number of followers, one for each option, in addition to a scheduler
     or a `TrainStep`. `step()` moves to the next step of the curve. If the scheduler has a clock,
-    call `step(scheduler.curve_step)`. Added groups join as in `lambda_lr`.
+    call `step(scheduler.curve_step)`. Added groups join as in `lambda_lr`. Groups without the
+    option are ignored.
 
     Args:
         optimizer: Any torch optimizer.
         key: A key of the parameter groups, or a pair of a key and an index: `("betas", 0)`.
-        curve: As in `lambda_lr`. In a sequence, write None for each group that lacks the option. If
-            any item is None, later groups without the option are ignored too.
+        curve: As in `lambda_lr`. In a sequence, write None for each group that lacks the option.
 
     Attributes:
         base_values: The base of each group that has the option, in float32.
@@ -45,8 +45,8 @@ class follow(GroupScheduler):
         TypeError, ValueError: As for `lambda_lr`; or one of these:
 
             - `key` is the learning rate, which needs `lambda_lr`.
-            - A group with a curve lacks the option, or a group with the option has None as its
-              curve.
+            - No group has the option; or, in a sequence, a group with the option has None as its
+              curve, or one without it a curve.
             - The value of the option is not a number, or is out of the range of a peak.
 
     Warns:
@@ -201,17 +201,14 @@ class follow(GroupScheduler):
 
 
 def _option(key: Any) -> GroupOption:
-    name: Any = key
-    index: Any = None
-    if isinstance(key, tuple | list) and len(cast("Any", key)) == 2:
-        name, index = cast("Any", key)
-    is_index = index is None or (type(index) is int and index >= 0)
-    if not isinstance(name, str) or not is_index:
-        raise TypeError(
-            checks.must(
-                "key", key, 'be a key of the parameter groups, or a key and an index: ("betas", 0)'
-            )
-        )
-    if name in ("lr", "initial_lr"):
+    match key:
+        case str():
+            option = GroupOption(key)
+        case str(name), int(index) if index >= 0:
+            option = GroupOption(name, index)
+        case _:
+            a_key = 'be a key, or a key and an index: ("betas", 0)'
+            raise TypeError(checks.must("key", key, a_key))
+    if option.name in ("lr", "initial_lr"):
         raise ValueError(f"key = {key!r} is the learning rate: use lambda_lr or TrainStep for it")
-    return GroupOption(name, index)
+    return option

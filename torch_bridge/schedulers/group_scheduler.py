@@ -44,11 +44,9 @@ from torch_bridge.groups.options import (
     GroupOption,
     as_number,
     bases_per_group,
-    is_same,
     one_if_equal,
     written_values,
 )
-from torch_bridge.schedulers.scheduler_state import check_values
 
 _NEVER = 2**64
 """Above every step of a curve."""
@@ -67,9 +65,6 @@ class GroupScheduler(LRScheduler):
 
     _owner: ClassVar[StateOwner]
     """How messages about a state name this scheduler."""
-
-    _get_lr_called_within_step = True
-    """Keeps torch from warning about a derived class whose `get_lr` follows torch's own pattern."""
 
     lr_lambdas: list[Curve]
     """Torch's name for `curves`."""
@@ -96,11 +91,8 @@ class GroupScheduler(LRScheduler):
             given = curve_from_dict(Curve, curve, ("curve",))
         self._curve: Curve | None = given if isinstance(given, Curve) else None
         """The curve of all groups; None if each group has its own."""
-        is_list = isinstance(curve, list | tuple)
-        self._skips_groups = option.name != "lr" and is_list and None in curve
-        """True if groups without the option are ignored."""
-        if self._skips_groups:
-            given = curves_of_groups_with(option, groups_of(optimizer), cast("Any", given))
+        if option.name != "lr" and isinstance(given, list | tuple):
+            given = curves_of_groups_with(option, groups_of(optimizer), cast("list[Any]", given))
         present = self._present()
         schedules = Schedules(
             curves_of(present, given), list(map(option.base_of, self._indices(), present))
@@ -116,7 +108,7 @@ class GroupScheduler(LRScheduler):
         self._written = written_values(optimizer)
         self._advise = advise
         self._advice: StepAdvice | None = None
-        """Counts updates; None without advice."""
+        """Counts updates; None without advice, and after the last check."""
         self._stop_counting: Callable[[], None] | None = None
         """Removes the hook that counts them."""
         self._end_step = _NEVER
@@ -170,18 +162,18 @@ class GroupScheduler(LRScheduler):
     # The groups.
 
     def _present(self) -> list[dict[str, Any]]:
-        """Return the groups of the optimizer now: all, or those with the option."""
+        """Return the groups that the optimizer has now, without those that lack the option."""
         groups = groups_of(self.optimizer)
-        if self._skips_groups:
-            return [groups[index] for index in self._indices()]
-        return groups
+        if self._option.name == "lr":  # every group has it, and each step calls this
+            return groups
+        return [groups[index] for index in self._indices()]
 
     def _indices(self) -> list[int]:
         """Return the indices of these groups in `optimizer.param_groups`."""
         groups = groups_of(self.optimizer)
-        if self._skips_groups:
-            return [index for index, group in enumerate(groups) if self._option.is_in(group)]
-        return [*range(len(groups))]
+        if self._option.name == "lr":
+            return [*range(len(groups))]
+        return [index for index, group in enumerate(groups) if self._option.is_in(group)]
 
     def _place_of(self, group: dict[str, Any]) -> int | None:
         """Return the place of a group among the known ones; None for a new group.
@@ -245,33 +237,23 @@ class GroupScheduler(LRScheduler):
         return Schedules(curves, bases)
 
     def _accept(self, schedules: Schedules) -> None:
-        """Follow the present groups from now on; give each its base, and a tensor of its own."""
-        option, groups = self._option, [*self._present()]
+        """Follow the present groups from now on; give each its base, and a tensor of its own.
+
+        A base that other code has written into a group stays there: torch's `OneCycleLR` writes and
+        reads it.
+        """
+        option, groups, before = self._option, [*self._present()], self._schedules
         # First, because the warning may be an error.
         warn_of_factors(option, [group for group in groups if self._place_of(group) is None])
         for group, base in zip(groups, schedules.bases, strict=True):
             place = self._place_of(group)
             if place is None or group is not self._groups[place]:
                 option.separate_tensor(group)
-            if place is None:
+            if place is None or option.has_base(group, before.bases[place]):
                 group[option.base_key] = base
-            group.setdefault(option.base_key, base)
         self.lr_lambdas, self.base_lrs = [*schedules.curves], [*schedules.bases]
         self._groups, self._schedules = groups, schedules
         self._values = schedules.values_at(self.curve_step)[:]
-
-    def _replace_bases(self, bases: list[float], *, keeps_others: bool) -> None:
-        """Replace the bases.
-
-        With `keeps_others`, a base that other code has written into a group stays there: torch's
-        `OneCycleLR` writes and reads it.
-        """
-        key, before = self._option.base_key, self._schedules
-        for group, base, old in zip(self._groups, bases, before.bases, strict=True):
-            if not keeps_others or is_same(as_number(group.get(key, old)), old):
-                group[key] = base
-        if bases != before.bases:
-            self.base_lrs, self._schedules = [*bases], Schedules(before.curves, bases)
 
     def _known_present(self) -> list[tuple[int, dict[str, Any]]]:
         """Return the known groups that the optimizer has now, with their places."""
@@ -292,9 +274,8 @@ class GroupScheduler(LRScheduler):
         option, bases = self._option, self._schedules.bases
         for place, group in self._known_present():
             has_base = option.base_key in group  # else it was saved before a scheduler was built
-            saved_base = as_number(group.get(option.base_key, bases[place]))
             value = self._values[place] if has_base else bases[place]
-            is_same_state = option.has_value(group, value) and is_same(saved_base, bases[place])
+            is_same_state = option.has_value(group, value) and option.has_base(group, bases[place])
             if group is not self._groups[place] and not is_same_state:
                 return True
         return False
@@ -423,8 +404,9 @@ class GroupScheduler(LRScheduler):
 
     def _set_bases(self, name: str, bases: Any) -> None:
         checked = bases_per_group(name, bases, len(self._present()))
-        self._accept(self._read_schedules())
-        self._replace_bases(checked, keeps_others=False)
+        self._accept(Schedules(self._read_schedules().curves, checked))
+        for group, base in zip(self._groups, checked, strict=True):
+            group[self._option.base_key] = base
         self._peak_was_set = True
         self._count_from_here()
         if self.last_epoch >= 0:  # not while it waits for its turn in a SequentialLR
@@ -435,16 +417,19 @@ class GroupScheduler(LRScheduler):
     def _count_from_here(
         self, value_message: str = "", *, was_loaded: bool = False, is_new: bool = False
     ) -> None:
-        """Compare steps with updates from here on: the scheduler is new, was moved or loaded."""
+        """Compare steps with updates from here on: the scheduler is new, was moved or loaded.
+
+        One that is not new has a hook already, or none after the last check.
+        """
         if not self._advise:
             return
         is_lr = self._option.name == "lr"
         self._advice = StepAdvice(
             self._clock, self._position, value_message, was_loaded=was_loaded, counts_steps=is_lr
         )
-        method: Any = self._before_update
-        stop_counting = call_before_updates(self.optimizer, method, is_new=is_new)
-        self._stop_counting = stop_counting or self._stop_counting
+        if is_new:
+            before_update: Any = self._before_update
+            self._stop_counting = call_before_updates(self.optimizer, before_update)
         end = first_step_past_end(self._schedules.curves)
         is_before = is_lr and any(self._schedules.bases) and self.curve_step < end
         self._check_step = self._end_step = end if is_before else _NEVER
@@ -452,7 +437,7 @@ class GroupScheduler(LRScheduler):
     def _before_update(self) -> None:
         """Count an update of the optimizer, for the advice."""
         advice = self._advice
-        if advice is None or advice.has_counted_all:
+        if advice is None:
             return
         # DeepSpeed calls `step` for each group alone, or with the others emptied: these calls are
         # one update.
@@ -461,6 +446,7 @@ class GroupScheduler(LRScheduler):
                 self.optimizer, self._position, self._schedules, self._has_loaded
             )
             if advice.has_counted_all:
+                self._advice = None
                 self._check_step = 0  # the next step removes the hook
             if message and self._has_written():
                 warn(message)
@@ -483,7 +469,8 @@ class GroupScheduler(LRScheduler):
 
     def _state_entries(self) -> dict[str, Any]:
         groups, schedules = self._groups, self._schedules
-        # What is wrong, such as an added group without a curve, is an error of the next step.
+        # What is wrong, such as an added group without a curve, is an error of the next step. Its
+        # remedy loads this state into a new scheduler.
         with suppress(TypeError, ValueError):
             schedules = self._read_schedules()
             groups = self._present()
@@ -517,10 +504,13 @@ class GroupScheduler(LRScheduler):
         *,
         strict: bool,
     ) -> None:
-        """Resume from the state of `what`, whose entries `read` checks and returns."""
+        """Resume from the state of `what`, whose entries `read` returns."""
         groups, schedules = [*self._present()], self._read_schedules()
         with reading_state_of(what, state_dict):
-            state = check_values(read(state_dict))
+            state = dict(read(state_dict))
+            # Programs edit the bases, as in the states of torch, and write tensors into them.
+            num_saved = len(state.get("records", state["base_lrs"]))
+            state["base_lrs"] = bases_per_group("base_lrs", state["base_lrs"], num_saved)
             now = records_of(schedules.curves, schedules.bases, self._clock)
             # A rollback to before `set_peak`.
             is_rollback = self._peak_was_set and self.last_epoch > 0
@@ -540,10 +530,9 @@ class GroupScheduler(LRScheduler):
         takes_over = self.last_epoch == 0 and self._has_written()
         for place, group in self._known_present():
             takes_over &= group is self._groups[place]
-        self._accept(schedules)
         # Also while it waits for its turn: the bases belong to the groups.
         new_bases = [*resumed.bases, *schedules.bases[len(resumed.bases) :]]
-        self._replace_bases(new_bases, keeps_others=True)
+        self._accept(Schedules(schedules.curves, new_bases))
         self._position = resumed.position
         self._peak_was_set = state["peak_was_set"]
         self._step_count = state["_step_count"]
@@ -552,14 +541,14 @@ class GroupScheduler(LRScheduler):
         # Different code may have written into a group when the state was saved: a scheduler in a
         # `SequentialLR`, or the program, which had just added it. Then the optimizer's state has
         # its value.
-        values, in_charge = self.get_lr(), state["in_charge"]
-        self._values = [*state["_last_lr"], *values[len(in_charge) :]]
+        in_charge = state["in_charge"]
+        self._values = self.get_lr()
         for index, group in enumerate(groups):
             was_ours = in_charge[index] if index < len(in_charge) else any(in_charge)
             if self.last_epoch >= 0 and (was_ours or takes_over):
-                value = values[index : index + 1]
+                value = [self._values[index]]
                 self._option.write([group], value)
-                self._values[index : index + 1] = value
+                self._values[index] = value[0]
                 self._written[self._option] = self._values
         self._last_lr = [*self._values]
 

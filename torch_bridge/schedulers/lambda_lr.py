@@ -167,18 +167,18 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         >>> scheduler.curve_step, scheduler.consumed
         (2, 130)
         """
-        if epoch is not None and self._clock.rules:
-            metric = _metric_in_place_of_epoch(epoch, metric)
-            epoch = None
         if epoch is not None:
-            epoch = self._check_epoch(epoch)
+            self._check_first_argument(epoch, metric)
+            if self._clock.rules:
+                metric, epoch = epoch, None
         if count is None:
             count = self.count
         position = self._position_after(count, metric)
         if self._step_count == 1:
             _warn_of_order(self.optimizer)
         if epoch is not None:
-            position = start_position(self._clock, epoch, max(epoch, 0))
+            updates = max(checks.integer("epoch", epoch), -1)
+            position = start_position(self._clock, updates, max(updates, 0))
             warn(
                 "The epoch parameter in `scheduler.step()` is deprecated: call `scheduler.step()`",
                 UserWarning,
@@ -189,29 +189,25 @@ class lambda_lr(GroupScheduler, LambdaLR):  # pyright: ignore[reportIncompatible
         if epoch is not None:
             self._count_from_here()
 
+    def _check_first_argument(self, epoch: Any, metric: Any) -> None:
+        """Raise a TypeError unless the first argument of `step` is an epoch, or the metric."""
+        if self._clock.rules:
+            # DeepSpeed passes its batch size, an integer, if step() has raised a TypeError.
+            is_valid = metric is None and type(epoch) is not int
+        else:
+            is_integer = isinstance(epoch, SupportsIndex) and not isinstance(epoch, bool | Tensor)
+            is_valid = self.unit is None and is_integer
+        if not is_valid:
+            raise TypeError(
+                f"step({checks.short_repr(epoch)}): call step() after each update; with a "
+                "DataClock, step(count=n), where n is what the update consumed; with a hold rule, "
+                "lambda_lr(optimizer, curve, clock=rule), step(metric=loss). A step to go to is an "
+                "integer, not a part of an epoch"
+            )
+
     def _update_lr(self, epoch: Any = 0) -> None:
         super()._update_lr(epoch)
         self.count = None  # another scheduler's turn consumed it
-
-    def _check_epoch(self, epoch: Any) -> int:
-        if self.unit is not None:
-            raise TypeError(
-                f"step({checks.short_repr(epoch)}) with DataClock({self.unit}): write "
-                "step(count=n), where n is what the update consumed; to move to another step, call "
-                "load_state_dict(state)"
-            )
-        is_integer = isinstance(epoch, SupportsIndex) and not isinstance(epoch, bool | Tensor)
-        if not is_integer:
-            raise TypeError(
-                checks.must(
-                    "epoch",
-                    epoch,
-                    "be an integer. The curve counts updates, "
-                    "not parts of epochs: call step() after each; step() takes a loss only with a "
-                    "hold rule, as in lambda_lr(optimizer, curve, clock=rule)",
-                )
-            )
-        return max(checks.integer("epoch", epoch), -1)
 
     def set_peak(self, peak: float | Sequence[float]) -> None:
         """Change the peak of all groups, or with a list that of each, from the next update on.
@@ -334,18 +330,3 @@ def _warn_of_order(optimizer: Optimizer) -> None:
             "the first value of the learning rate schedule is skipped",
             UserWarning,
         )
-
-
-def _metric_in_place_of_epoch(epoch: Any, metric: Any) -> Any:
-    """Return the metric that was passed as the first argument of `step`."""
-    if metric is not None:
-        raise TypeError("with a hold rule, step() takes one metric, as in step(metric=loss)")
-    if type(epoch) is int:  # DeepSpeed passes its batch size if step() has raised a TypeError
-        raise TypeError(
-            checks.must(
-                "metric",
-                epoch,
-                "be a real scalar, a float or a tensor: with a hold rule, call step(metric=loss)",
-            )
-        )
-    return epoch

@@ -1,11 +1,9 @@
 """The states of schedulers: those of this library, and what can be used of those of torch."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict
 
-from plateau_jax.arguments import checks
 from plateau_jax.saved_states.formats import Format, check_is_not_around
-from torch_bridge.groups.options import as_number, bases_per_group
 
 
 class SchedulerState(TypedDict):
@@ -87,24 +85,18 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     if updates is None:
         check_is_not_around("state_dict", state, _is_of_scheduler)
         raise KeyError("last_epoch")
-    if "max_lrs" in first or "_schedule_phases" in first:
+    # Those of a CyclicLR or OneCycleLR are not the peaks, and a ReduceLROnPlateau has none.
+    if "base_lrs" not in first or "max_lrs" in first or "_schedule_phases" in first:
         raise ValueError(
-            "state_dict was saved by a CyclicLR or OneCycleLR, whose base_lrs are not the peaks. "
-            f"{_instead(updates - 1)}"
-        )
-    if "base_lrs" not in first:
-        raise ValueError(
-            "state_dict has no base_lrs, the peaks, as if a ReduceLROnPlateau had saved it. "
-            f"{_instead('n - 1')}; n is the number of updates so far"
+            "state_dict has no peaks, as if a CyclicLR, OneCycleLR or ReduceLROnPlateau had saved "
+            "it. Do not load it: build lambda_lr(optimizer, curve, last_epoch=n - 1), where n is "
+            "the number of updates so far, and then call scheduler.set_peak(peak)"
         )
     peaks = first["base_lrs"]
-    if not checks.is_ordered(peaks):
-        raise TypeError(checks.must("base_lrs", peaks, "be a list with the peak of each group"))
     return {
         "last_epoch": updates,
         "_step_count": max(updates, 0) + 1,
         "base_lrs": peaks,
-        "_last_lr": peaks,
         "offset": 0,
         "hold": [],
         "peak_was_set": False,
@@ -114,34 +106,3 @@ def read_scheduler_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_of_scheduler(value: Any) -> bool:
     return isinstance(value, Mapping) and ("last_epoch" in value or "_schedulers" in value)
-
-
-def _instead(last_epoch: int | str) -> str:
-    return (
-        f"Do not load it: build lambda_lr(optimizer, curve, last_epoch={last_epoch}), and then "
-        "call scheduler.set_peak(peak)"
-    )
-
-
-def check_values(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state whose lists have a value for each group, in numbers; the bases in float32.
-
-    Programs edit these lists, as in the states of torch, and write tensors into them.
-
-    Raises:
-        TypeError, ValueError: An entry has a wrong type, or a list a wrong length.
-    """
-    last = state["_last_lr"]
-    if isinstance(last, list | tuple):
-        last = [float(as_number(value)) for value in cast("list[Any]", last)]
-    bases, in_charge = state["base_lrs"], state["in_charge"]
-    num_groups = len(state.get("records", bases))
-    for name, values in (("_last_lr", last), ("in_charge", in_charge)):
-        if not isinstance(values, list) or len(cast("list[Any]", values)) != num_groups:
-            shown = checks.short_repr(values)
-            raise ValueError(f"state_dict has {name} = {shown}, not one for each of its groups")
-    for value in in_charge:
-        checks.boolean("in_charge", value)
-    checks.boolean("peak_was_set", state["peak_was_set"])
-    checks.at_least("_step_count", state["_step_count"], 0)
-    return {**state, "base_lrs": bases_per_group("base_lrs", bases, num_groups), "_last_lr": last}

@@ -10,7 +10,6 @@ from torch_bridge.advice.position_advice import (
     describe_updates,
     end_message,
     start_message,
-    stuck_message,
 )
 from torch_bridge.advice.value_advice import value_messages
 from torch_bridge.groups.optimizers import groups_of, updates_made
@@ -143,4 +142,8 @@ class RunWarnings:
             return
         self._has_warned_of_unit = True
         consumed = counters.consumed - start.consumed
-        warn(f"after {updates} updates {stuck_message(curve_step, unit, consumed)}")
+        warn(
+            f"after {updates} updates the curve stays at step {curve_step}, where every learning "
+            f"rate is 0, so no weight changes: the updates consumed {consumed} in all, with unit = "
+            f"{unit}. Choose a unit of at most what an update consumes, and check the counts"
+        )
