@@ -132,14 +132,16 @@ class prefetch(Generic[Batch]):
 
 
 # Two streams share a batch, and the host waits for neither:
-#     the copying stream:  wait · copy 1 · record 1 · wait · copy 2 · record 2 · …
+#     the copying stream:  copy 1 · record 1 · copy 2 · record 2 · …
 #     the user's stream:   wait for record 1 · work on 1 · wait for record 2 · work on 2 · …
 # `wait_event` makes the user's stream wait for the copy. In the other direction, torch's allocator
 # could give batch 1's memory to copy 3, or back to the driver, as soon as Python drops the batch,
 # though work on it may still be queued. `record_stream` delays that until the work is done.
 def _begin_copy(batch: Batch, stream: Stream) -> tuple[Batch, Event]:
-    # If the loader builds batches on the device, queued work may still write to this one.
-    stream.wait_stream(torch.cuda.current_stream(stream.device))
+    leaves = pytree.tree_leaves(batch)
+    if any(isinstance(leaf, Tensor) and leaf.is_cuda for leaf in leaves):
+        # The batch is on a device already, and queued work there may still write to it.
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
     arrival = Event()
     with torch.cuda.stream(stream):
         copied = pytree.tree_map_only(
