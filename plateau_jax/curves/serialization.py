@@ -68,7 +68,7 @@ def build(
         signature.bind(**arguments)
     except TypeError as error:
         known = ", ".join(signature.parameters)
-        problem = f"{constructor.__qualname__} {error}; it has {known}{hint}"
+        problem = f"{constructor.__qualname__}: {error}; its arguments are {known}{hint}"
         raise TypeError(Message((), problem).within(path)) from None
     try:
         return constructor(**arguments)

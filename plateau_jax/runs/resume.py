@@ -18,7 +18,7 @@ from plateau_jax.runs.record import Record, read_records, shortest_decimal
 SavedRecords = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 """A record, or one for each parameter group."""
 
-A_STEP = "be an integer; of a vmapped or replicated state, pass one count, such as count[0]"
+A_STEP = "be an integer; for a vmapped or replicated state, pass one count, such as count[0]"
 
 
 class ResumedRun(NamedTuple):
@@ -51,8 +51,8 @@ def resume(
         updates: The number of updates in the state; -1 if a scheduler waits for its turn in a
             `SequentialLR`.
         now: The record of each parameter group. A state may have fewer: those of the first ones.
-        bases: The present base of each group, which continues if the state has none, as one that a
-            program made from that of a `lambda_lr` (docs/training_step.md).
+        bases: The present base of each group, which is kept if the state has none: a program may
+            have made the state from that of a `lambda_lr` (docs/training_step.md).
         clock: The clock of all of them.
         owner: Whose state it is.
         strict: False to continue in spite of differences that are errors.

@@ -30,7 +30,7 @@ def check_no_file_is_written(folder, capsys, arguments, message):
         ("", "no curve: give TOTAL, --stage STEPS or --from FILE"),
         (
             "100 --wsd",
-            "StagedCurve.wsd missing a required argument: 'warmup_steps'; it has total_steps, ",
+            "StagedCurve.wsd: missing a required argument: 'warmup_steps'; its arguments are ",
         ),
         ("--stage Rest", "stages[0].steps = 'Rest' must be an integer or text"),
         ("100 --plateau 9,5 5", "plateaus[0].start = '9,5' must be a number"),
@@ -132,11 +132,11 @@ def test_wrong_json_file(tmp_path, capsys, text, message):
         ("1000 --wsd --stage 5", "--wsd builds the stages: leave --stage out"),
         (
             "1000 --start 0.5",
-            "PlateauCurve got an unexpected keyword argument 'start'; it has total_steps, ",
+            "PlateauCurve: got an unexpected keyword argument 'start'; its arguments are ",
         ),
         (
             "--stage 9 1 --min-lr-ratio 0.1",
-            "StagedCurve got an unexpected keyword argument 'min_lr_ratio'; it has stages, ",
+            "StagedCurve: got an unexpected keyword argument 'min_lr_ratio'; its arguments are ",
         ),
         ("1000 --plot -", "--plot writes a picture: give a file name, not -"),
     ],

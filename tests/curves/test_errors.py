@@ -243,7 +243,7 @@ COOLDOWN = {"kind": "cooldown", "curve": ROOT, "at": 5, "steps": 5}
 STAGED = {"kind": "staged", "stages": [[9, 1.0]]}
 A_DIFFERENT_VERSION = "or the curve was saved by a different version of plateau-jax"
 UNKNOWN_ARGUMENT = (
-    "got an unexpected keyword argument 'format'; it has stages, start, total_steps; "
+    "got an unexpected keyword argument 'format'; its arguments are stages, start, total_steps; "
     f"{A_DIFFERENT_VERSION}"
 )
 UNKNOWN_KIND = (
@@ -270,7 +270,7 @@ UNKNOWN_KIND = (
         (
             {**COOLDOWN, "curve": {**STAGED, "format": 2}},
             TypeError,
-            f"curve: StagedCurve {UNKNOWN_ARGUMENT}",
+            f"curve: StagedCurve: {UNKNOWN_ARGUMENT}",
         ),
         # Missing and unknown kinds.
         ({**COOLDOWN, "curve": {}}, ValueError, "curve.kind = None must be one of 'cooldown', "),
@@ -280,7 +280,7 @@ UNKNOWN_KIND = (
         (
             {**COOLDOWN, "curve": {"kind": "plateau"}},
             TypeError,
-            "curve: PlateauCurve missing a required argument: 'total_steps'; it has total_steps, ",
+            "curve: PlateauCurve: missing a required argument: 'total_steps'; its arguments are ",
         ),
     ],
 )

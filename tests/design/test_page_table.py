@@ -90,7 +90,7 @@ def test_twelve_curves_are_distinct_and_the_most(design):
     design.do("Open…")
     design.dialog.get_by_role("textbox").fill('{"kind": "plateau", "total_steps": 10}')
     design.dialog.get_by_role("button", name="Open").click()
-    message = f"at most {12} curves: remove one"
+    message = "at most 12 curves: remove one"
     expect(design.dialog.get_by_role("alert")).to_contain_text(message)
     design.press("Escape")
     expect(rows.locator("[data-figure=bound]")).to_have_count(12)

@@ -41,8 +41,8 @@ def curve_and_peak_handles(curve: Curve, peak: float) -> list[Handle]:
     if len(handles) > MAX_HANDLES:
         handles = []
     # The page finds a handle by its name. Of several cooldowns, the last one has handles.
-    of_names = {handle.name: handle for handle in handles}
-    return [_peak_handle(peak), *sorted(of_names.values(), key=lambda handle: handle.step)]
+    by_name = {handle.name: handle for handle in handles}
+    return [_peak_handle(peak), *sorted(by_name.values(), key=lambda handle: handle.step)]
 
 
 def _peak_handle(peak: float) -> Handle:

@@ -165,7 +165,8 @@ def _compare(logged: PrintedLrs, curve: Curve, peak: float, *, counts_from: int)
     steps = logged.steps - counts_from
     expected = curve.learning_rate(steps, peak).astype(np.float64)
     differing = np.flatnonzero(~logged.contain(expected))
-    is_near = np.abs(logged.values - expected) <= 0.005 * logged.values  # to three digits
+    # Within 0.5 %: a number such as 0.001 may stand for 0.00100, with three digits.
+    is_near = np.abs(logged.values - expected) <= 0.005 * logged.values
     if not differing.size and logged.digits is None and not is_near.all():
         raise ValueError(
             "the learning rates of the log have too few digits: as they are printed, all may be on "

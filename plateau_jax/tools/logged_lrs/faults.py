@@ -219,7 +219,9 @@ def _moved(n: _Numbers, stops: _Stops) -> _Numbers:
 
 
 def _totals(p: _Plan, *, needs_plateau: bool) -> range:
-    return range(p.warmup + 1, 4 * p.total * (p.plateau <= p.end or not needs_plateau))
+    if needs_plateau and p.plateau > p.end:
+        return range(0)
+    return range(p.warmup + 1, 4 * p.total)
 
 
 def _run_of_total(
@@ -239,12 +241,17 @@ def _run_of_total(
 
 
 def _warmups(p: _Plan, *, first: int) -> range:
-    starts_above_zero = p.lrs_at(np.array(0)) > 0
-    return range(p.total * (p.warmup > 0 and (first == 0 or starts_above_zero)))
+    starts_at_zero = p.lrs_at(np.array(0)) == 0  # then it does not count from 1
+    if p.warmup == 0 or (first == -1 and starts_at_zero):
+        return range(0)
+    return range(p.total)
 
 
 def _run_of_warmup(n: _Numbers, k: _Numbers, p: _Plan, *, first: int, after: str) -> _Numbers:
-    """A curve with a warmup of k updates."""
+    """A curve with a warmup of k updates, which begins at the step `first` of the plan.
+
+    What follows is stretched to the same end, or moved, or its plateau is shorter.
+    """
     later = np.maximum(k, p.warmup)
     stops = {
         "stretched": [(p.total, p.total)],

@@ -25,14 +25,14 @@ of their steps.
 """
 
 NOTE = (
-    "Relative to the first curve, each curve at its own best peak. Each step counts as one update "
-    "at a constant batch size, so this is not the bound of a run with BatchPlan.scale. The "
-    "numbers predict neither the loss itself nor the ranking at one fixed peak. In published runs "
-    "(124M parameters, AdamW; nothing fitted), ranks by bound and by best loss correlate at 0.87 "
-    "and 0.88 (Spearman; 25000 and 50000 steps), logarithms of predicted and best peaks at 0.95 "
-    "and 0.93. If only the length changes, keep the peak."
+    "The first curve is the reference, and each curve is at its own best peak. Each step counts as "
+    "one update at a constant batch size, so this is not the bound of a run with BatchPlan.scale. "
+    "The numbers predict neither the loss itself nor the ranking at one fixed peak. In published "
+    "runs (124M parameters, AdamW; nothing fitted), ranks by bound and by best loss correlate at "
+    "0.87 and 0.88 (Spearman; 25000 and 50000 steps), logarithms of predicted and best peaks at "
+    "0.95 and 0.93. If only the length changes, keep the peak."
 )
-"""The text below a table of bounds."""
+"""The text below a table of bounds, whose best peaks are ratios or learning rates."""
 
 
 class LeastBound(NamedTuple):
@@ -49,7 +49,7 @@ class Comparison:
     >>> from plateau_jax import PlateauCurve, compare
     >>> linear = PlateauCurve(1000, decay_shape="linear")
     >>> table = compare({"linear": linear, "cosine": PlateauCurve(1000)})
-    >>> print(str(table).partition("Relative")[0])
+    >>> print(str(table).partition("The first")[0])
             bound  best peak
     linear  1.000       1.00
     cosine  1.029      0.972

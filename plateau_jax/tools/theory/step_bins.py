@@ -37,9 +37,10 @@ def step_bins(curve: Curve) -> tuple[_Floats, _Floats]:
         return s, np.ones(len(s))
     borders = np.sort(np.append(_borders_in_segments(curve), total - _distances(total, _NEAREST)))
     lengths = np.diff(borders)
-    borders, lengths = borders[:-1][lengths > 0], lengths[lengths > 0]
+    begins = borders[:-1][lengths > 0]
+    lengths = lengths[lengths > 0]
     # The two steps in the middle of a bin are one if its length is odd.
-    middles = borders + np.stack([(lengths - 1) // 2, lengths // 2])
+    middles = begins + np.stack([(lengths - 1) // 2, lengths // 2])
     s = np.mean(np.asarray(curve(middles), np.float64), axis=0)
     return s[s > 0], lengths[s > 0].astype(np.float64)
 
