@@ -198,7 +198,7 @@ def test_only_schedules_must_agree_between_ranks():
         "hold": split_state("hold", {"updates": 3}, torch.clone),
     }
     with patch.object(processes, "world_size", return_value=2):
-        entries = parts.entries_of_all_ranks(states)
+        entries = parts.shared_entries(states)
     assert entries["scheduler.last_epoch"] == "0"
     assert {path.partition(".")[0] for path in entries} == {"scheduler"}
 

@@ -269,6 +269,6 @@ def test_save_of_destroyed_group_is_complete_or_lost(tmp_path):
         except Exception as error:
             failed, reason = error.__notes__
             assert "The save of checkpoint 2" in failed
-            assert "The process group was destroyed before it was complete" in reason
+            assert "The process group was destroyed before the save was complete" in reason
             expected = [1]
     assert checkpoints.steps() == expected

@@ -1,4 +1,4 @@
-"""An optimizer in two steps, and optimizers with hooks or replaced methods."""
+"""An optimizer in two steps, and optimizers with wrappers, hooks or replaced methods."""
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from support.trees import assert_equal_trees
 
 from plateau_jax import PlateauCurve
 from torch_bridge import follow
+from torch_bridge.training.train_step.optimizer_checks import unwrap_trainers
 
 CURVES = [PlateauCurve(40, warmup_steps=4), PlateauCurve(30, decay_shape="linear")]
 
@@ -29,6 +30,20 @@ def test_two_steps_share_one_optimizer(name):
             lr = step(batch).lr.item()
             assert lr == float(group["lr"])
             assert lr == learning_rate(peak, curve, applied)
+
+
+class Wrapper(torch.optim.Optimizer):
+    """Like Lookahead, it may add to the step of the optimizer inside."""
+
+    __module__ = "lightning_utils"
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+
+def test_wrapper_of_a_user_is_not_unwrapped():
+    wrapper = Wrapper(make_optimizer("sgd", Net()))
+    assert unwrap_trainers(wrapper) is wrapper
 
 
 def test_other_step_wrappers_are_accepted():

@@ -62,7 +62,7 @@ class CheckpointDir:
     step: int
     path: Path
     manifest: Manifest
-    """Empty if it is damaged, with an infinite `save_index`: it could be the newest."""
+    """Empty if it is damaged, with an infinite `save_index`: the checkpoint could be the newest."""
     damage: str = ""
     """The fault of a damaged manifest, or an empty string."""
     is_of_different_version: bool = False

@@ -134,7 +134,7 @@ class Checkpoints:
             name = parts.RANDOM_STATES_PART
             states[name] = parts.copy_state(name, get_states_of_process())
             entries = {"step": str(checked_step), "parts": str(list(parts_by_name))}
-            entries.update(parts.entries_of_all_ranks(states))
+            entries.update(parts.shared_entries(states))
             return checked_step, entries, uuid.uuid4().hex
 
         with _lock:

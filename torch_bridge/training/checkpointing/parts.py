@@ -130,7 +130,7 @@ def copy_state(name: str, part: CheckpointPart) -> SplitState:
     return split_state(name, get_state(part), host_copier())
 
 
-def entries_of_all_ranks(states: Mapping[str, SplitState]) -> dict[str, str]:
+def shared_entries(states: Mapping[str, SplitState]) -> dict[str, str]:
     """Return the entries of some states that must be equal on all ranks, as text, by path.
 
     These are the positions, curves and peaks of schedules and, if the state of an optimizer is
@@ -151,13 +151,22 @@ def entries_of_all_ranks(states: Mapping[str, SplitState]) -> dict[str, str]:
             if path.endswith(".kind") and leaf in _SCHEDULES
         ]
         for path, leaf in leaves.items():
-            if is_sharded and not _PARAMETER_NAMES.isdisjoint(path.split(".")):
-                entries[path] = repr(leaf)
-            for schedule in schedules:
-                entry = path.removeprefix(schedule).partition(".")[0]
-                if path.startswith(schedule) and entry in _SAME_ON_ALL_RANKS:
-                    entries[path] = repr(leaf)  # NaN is not equal to itself
+            is_order = is_sharded and not _PARAMETER_NAMES.isdisjoint(path.split("."))
+            if is_order or _is_shared_by_schedules(path, schedules):
+                entries[path] = repr(leaf)  # NaN is not equal to itself
     return entries
+
+
+def _is_shared_by_schedules(path: str, schedules: Sequence[str]) -> bool:
+    """Return True for an entry of a schedule that all ranks must share.
+
+    `schedules` are the paths of the schedules' states, each with a trailing dot.
+    """
+    for schedule in schedules:
+        entry = path.removeprefix(schedule).partition(".")[0]
+        if path.startswith(schedule) and entry in _SAME_ON_ALL_RANKS:
+            return True
+    return False
 
 
 def check_same_entries(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
@@ -170,10 +179,10 @@ def check_same_entries(entries_by_rank: Sequence[Mapping[str, str]]) -> None:
             if value != first_value:
                 raise ValueError(
                     f"{path} = {first_value} on rank 0, and {value} on rank {rank}: "
-                    "every rank must name the same checkpoint and parts, and have the same curves "
-                    "and peaks, steps, and order of parameters (that of a set differs between "
-                    "processes: sort it). With a hold rule, call "
+                    "every rank must name the same checkpoint and parts, and have the same "
+                    "curves, peaks, steps and order of parameters (the order of a set differs "
+                    "between processes: sort it). With a hold rule, call "
                     "scheduler.step(metric=loss) with the mean of the losses of all ranks; with a "
-                    "DataClock, scheduler.step(count=n) with the sum of their counts. "
+                    "DataClock, call scheduler.step(count=n) with the sum of their counts. "
                     "torch.distributed.all_reduce gives both"
                 )

@@ -44,9 +44,8 @@ class Save:
 class BackgroundSave(threading.Thread):
     """Writes a checkpoint. A collective: every rank begins its saves in the same order.
 
-    It waits for those that began before it, so that their collectives never mix; a save that Ctrl-C
-    interrupted may still be writing. A program that ends waits for it. A forked process has no such
-    thread.
+    It waits for all saves that began before it, so that their collectives never mix. A program that
+    ends waits for it. A forked process has no such thread.
     """
 
     def __init__(self, save: Save) -> None:
@@ -74,8 +73,8 @@ class BackgroundSave(threading.Thread):
             error.add_note(f"The save of checkpoint {save.step} in {save.path.parent} failed.")
             if group is not None and distributed.group.WORLD not in _groups:
                 error.add_note(
-                    "The process group was destroyed before it was complete. Wait for the last "
-                    "save with save(..., wait=True) before destroy_process_group()."
+                    "The process group was destroyed before the save was complete. Wait for the "
+                    "last save with save(..., wait=True) before destroy_process_group()."
                 )
             traceback.print_exception(error)  # at once, since perhaps no later call raises it
             # Its frames would keep the copied state alive, next to the copy of the next save.

@@ -15,7 +15,6 @@ from torch_bridge.training.distributed import processes
 # Each worker has its own copy of the dataset, and a single device seldom needs more workers.
 _MAX_WORKERS = 8
 
-
 _ORDER_OPTIONS = ("sampler", "batch_sampler", "generator", "in_order")
 """Options of `DataLoader` that would change the order of the samples, so they are rejected."""
 

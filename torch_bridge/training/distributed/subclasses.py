@@ -25,19 +25,15 @@ def wraps_tensors(tensor: Tensor) -> bool:
     return all(hasattr(value_type, name) for name in names)
 
 
-def flatten(tensor: Tensor) -> tuple[dict[str, Any], Any]:
-    """Return the inner tensors by name, and the context. Some classes list other objects too."""
-    names, context = cast("Any", tensor).__tensor_flatten__()
-    inner = {name: getattr(tensor, name) for name in names}
-    return inner, context
-
-
 def map_inner(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Return a tensor of the same class, with changed inner tensors, and without gradients."""
-    inner, context = flatten(tensor)
-    for name, value in inner.items():
-        if isinstance(value, Tensor):
-            inner[name] = change(value)
+    names, context = cast("Any", tensor).__tensor_flatten__()
+    inner: dict[str, Any] = {}
+    for name in names:
+        value = getattr(tensor, name)
+        if isinstance(value, Tensor):  # some classes also list other objects
+            value = change(value)
+        inner[name] = value
     value_type = cast("Any", type(tensor))
     changed: Tensor = value_type.__tensor_unflatten__(inner, context, tensor.shape, tensor.stride())
     return changed.requires_grad_(False)

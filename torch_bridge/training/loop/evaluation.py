@@ -193,16 +193,16 @@ def _forms_of(losses: Mapping[str, Loss]) -> dict[str, str]:
     return {name: "mean" if weight is None else "pair" for name, (_, weight) in losses.items()}
 
 
-def _check_same_forms(forms: Mapping[str, str], other: Mapping[str, str]) -> None:
-    if forms != other:
+def _check_same_forms(forms: Mapping[str, str], later_forms: Mapping[str, str]) -> None:
+    if forms != later_forms:
         raise TypeError(
             "loss_fn must return the same names and forms for every batch on every rank, and "
-            f"returned {checks.short_repr(forms)} and {checks.short_repr(other)}"
+            f"returned {checks.short_repr(forms)} and {checks.short_repr(later_forms)}"
         )
 
 
 def _stack(losses: Sequence[Loss]) -> Tensor:
-    """Return the sums and weights of a batch in float64, because a data set may be large."""
+    """Return a row (sum, weight) for each loss, in float64 because a data set may be large."""
     # Numbers are added to a zero on the device, which does not synchronize as a copy would.
     devices = [total.device for total, _ in losses if not total.is_cpu]
     zero = torch.zeros((), dtype=torch.float64, device=(devices or ["cpu"])[0])
@@ -210,15 +210,17 @@ def _stack(losses: Sequence[Loss]) -> Tensor:
     for total, weight in losses:
         values.append(zero + total)
         values.append(zero + (1.0 if weight is None else weight))
-    return torch.stack(values)
+    return torch.stack(values).view(-1, 2)
 
 
-def _means_over_ranks(forms: Mapping[str, str], sums: Sequence[float]) -> dict[str, float]:
+def _means_over_ranks(
+    forms: Mapping[str, str], sums: Sequence[Sequence[float]]
+) -> dict[str, float]:
     """Return Σ sum / Σ weight of each name over all ranks.
 
     Args:
         forms: "mean" or "pair" for each name.
-        sums: The sum and the weight of each name on this rank, in the order of the sorted names.
+        sums: The row (sum, weight) of each name on this rank, in the order of the sorted names.
 
     Raises:
         TypeError: The ranks have different names, or some means and others pairs.
@@ -227,11 +229,12 @@ def _means_over_ranks(forms: Mapping[str, str], sums: Sequence[float]) -> dict[s
         CurveWarning: The total weight of pairs, which the host knows by now, is not a whole number.
     """
     gathered = processes.gather((forms, sums))
-    for other, _ in gathered:
-        _check_same_forms(gathered[0][0], other)
-    totals = [sum(values) for values in zip(*(sums for _, sums in gathered), strict=True)]
+    for forms_of_rank, _ in gathered:
+        _check_same_forms(gathered[0][0], forms_of_rank)
     means: dict[str, float] = {}
-    for name, total, weight in zip(sorted(forms), totals[::2], totals[1::2], strict=True):
+    for index, name in enumerate(sorted(forms)):
+        total = sum(sums_of_rank[index][0] for _, sums_of_rank in gathered)
+        weight = sum(sums_of_rank[index][1] for _, sums_of_rank in gathered)
         if name == _LOSS and forms[name] == "pair":  # in a dictionary it is surely meant as one
             check_weight(weight)
         # Python's own division by zero raises.

@@ -20,6 +20,10 @@ from torch_bridge.groups.optimizers import (
 )
 from torch_bridge.groups.options import LEARNING_RATE
 
+# With a trailing dot: a user's own wrapper may be in `lightning_utils`, and is not unwrapped.
+_LIGHTNING_TRAINER = ("lightning.pytorch.", "pytorch_lightning.")
+_TRAINERS = ("accelerate.", "lightning.", "lightning_fabric.")
+
 
 def unwrap_trainers(optimizer: Any) -> Any:
     """Return the optimizer inside the wrapper of Fabric or accelerate; any other as it is.
@@ -31,12 +35,12 @@ def unwrap_trainers(optimizer: Any) -> Any:
     """
     for inner in unwrap(optimizer):
         modules = [base.__module__ for base in type(inner).__mro__]
-        if any(module.startswith(("lightning.pytorch", "pytorch_lightning")) for module in modules):
+        if any(module.startswith(_LIGHTNING_TRAINER) for module in modules):
             raise TypeError(
                 "Lightning's Trainer would not count the updates of a TrainStep: use Fabric, whose "
                 "loop you write, or lambda_lr in the LightningModule"
             )
-        if not any(module.startswith(("accelerate", "lightning")) for module in modules):
+        if not any(module.startswith(_TRAINERS) for module in modules):
             return inner
     return optimizer
 

@@ -14,10 +14,7 @@ from torch.utils import _pytree as pytree
 from torch_bridge.groups.optimizers import STEP_COUNT, groups_of, parameters_of, unwrap
 from torch_bridge.training.distributed.dtensors import clone, placements_of, shard_like
 from torch_bridge.training.distributed.plain_names import without_wrappers
-from torch_bridge.training.train_step.optimizer_checks import (
-    group_sizes,
-    is_standard_state,
-)
+from torch_bridge.training.train_step.optimizer_checks import group_sizes, is_standard_state
 
 _IMPLEMENTATION_OPTIONS = ("fused", "foreach", "capturable", "differentiable")
 """Options of a group that choose torch's implementation, which may differ between machines."""
@@ -46,8 +43,8 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
     """Reject, before anything is loaded, a state that torch would load wrongly.
 
     Raises:
-        ValueError: It does not have torch's form, or groups of different sizes; or as
-            `load_optimizer`.
+        ValueError: It does not have torch's form, or its groups have different sizes; or a moment
+            of a fused optimizer does not have its parameter's shape.
     """
     if not is_standard_state(optimizer, state):
         class_name = type(optimizer).__name__
