@@ -69,6 +69,7 @@ def test_neither_of_two_runs_loads_the_state_of_the_other(build, build_other, pa
             torch.zeros(7),
             "exp_avg of parameter 1 has the shape (7,), and the parameter (8,)",
         ),
+        (["optimizer", "state", "0"], {}, "must have integers as keys, not text"),
     ],
 )
 def test_wrong_value_in_a_state(keys, value, part):

@@ -52,6 +52,8 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
             f"state_dict['optimizer'] is not the state of {class_name} with groups of "
             f"{group_sizes(groups_of(optimizer))} parameters"
         )
+    if "0" in state["state"]:  # as in JSON: torch would ignore the entry of parameter 0
+        raise ValueError("state_dict['optimizer']['state'] must have integers as keys, not text")
     _check_shapes_for_fused(optimizer, state)
 
 
