@@ -64,6 +64,7 @@ def test_neither_of_two_runs_loads_the_state_of_the_other(build, build_other, pa
         (["parameters"], [["first.weight"]], "parameter 1 is missing in the state"),
         (["model", "first.weight"], [1.0], "first.weight: list in the state, torch.float32 of"),
         (["optimizer", "param_groups"], [], "state of AdamW with groups of [4] parameters"),
+        (["optimizer", "state", "0"], {}, "has the text '0' as a key"),
         (
             ["optimizer", "state", 1, "exp_avg"],
             torch.zeros(7),

@@ -46,8 +46,8 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
     """Reject, before anything is loaded, a state that torch would load wrongly.
 
     Raises:
-        ValueError: It does not have torch's form, or groups of different sizes; or as
-            `load_optimizer`.
+        ValueError: It does not have torch's form, or groups of different sizes; its parameters have
+            text as numbers; or as `load_optimizer`.
     """
     if not is_standard_state(optimizer, state):
         class_name = type(optimizer).__name__
@@ -55,6 +55,10 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
             f"state_dict['optimizer'] is not the state of {class_name} with groups of "
             f"{group_sizes(groups_of(optimizer))} parameters"
         )
+    # Torch would ignore them, and the moments would start again from 0.
+    texts = [key for key in state["state"] if isinstance(key, str) and key.isdecimal()]
+    if texts:
+        raise ValueError(f"state_dict['optimizer']['state'] has the text {texts[0]!r} as a key")
     _check_shapes_for_fused(optimizer, state)
 
 
