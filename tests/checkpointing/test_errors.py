@@ -74,7 +74,7 @@ def test_wrong_save(checkpoints):
         checkpoints.save(1)
     with raises(TypeError, "part = (1, 2)", "state_dict and load_state_dict"):
         checkpoints.save(1, part=(1, 2))
-    for name in ("../up", "verify"):
+    for name in ("../up", "verify", "__metadata__"):
         with raises(ValueError, f"{name!r} must be a valid variable name", "not one of"):
             checkpoints.save(1, **{name: []})
 

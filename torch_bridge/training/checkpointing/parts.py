@@ -37,7 +37,8 @@ class TrainStepInterface(Stateful, Protocol):
 RANDOM_STATES_PART = "random-states"
 """The name of the random states, which are stored as a part is. No part can have it."""
 
-_RESERVED_NAMES = ("verify", "partial")  # arguments of `load`
+# An entry of each safetensors file, and arguments of `load`.
+_RESERVED_NAMES = ("__metadata__", "verify", "partial")
 
 _SCHEDULES = [
     item.kind
