@@ -20,6 +20,8 @@ from plateau_jax.table.segments import Segment, list_segments
 Step = int | np.integer[Any]
 Steps = NDArray[Any] | Sequence[Any]
 
+_MAX_DEPTH = 64
+
 
 class Curve(Storable):
     """A learning-rate curve. Called with a step, it returns a multiplier in [0, 1].
@@ -50,15 +52,29 @@ class Curve(Storable):
     _exact_segments: tuple[ExactSegment, ...]
     """The segments in exact numbers, none empty; the last is the end."""
 
+    _depth: int  # of nested derived curves
+
     def __init_subclass__(cls, *, kind: str) -> None:
         super().__init_subclass__(kind=kind)
         serialization.CURVE_CLASSES[kind] = cls
 
-    def _set_segments(self, segments: Iterable[ExactSegment], unit: int | None = None) -> None:
+    def _set_segments(
+        self,
+        segments: Iterable[ExactSegment],
+        unit: int | None = None,
+        parents: Sequence["Curve"] = (),
+    ) -> None:
         """Set what follows from the arguments, which the constructor has checked and set."""
+        depth = max((1 + parent._depth for parent in parents), default=0)
+        # Python's recursion limit would let a deeper curve be saved, but not be loaded.
+        if depth > _MAX_DEPTH:
+            problem = f"curves are nested {depth} deep, at most {_MAX_DEPTH} may be"
+            raise ValueError(f"{problem}: join many in halves, a.then(b).then(c.then(d))")
         exact = tuple(exact_segments.drop_empty([*segments]))
         # Without `vars`, a frozen dataclass allows no assignment.
-        vars(self).update(_exact_segments=exact, total_steps=exact[-1].begin, unit=unit)
+        vars(self).update(
+            _exact_segments=exact, total_steps=exact[-1].begin, unit=unit, _depth=depth
+        )
 
     @cached_property
     def table(self) -> Table:
@@ -166,7 +182,8 @@ class Curve(Storable):
             shape: Any shape of a stage.
 
         Raises:
-            TypeError, ValueError: An argument is wrong; an exponential or `"t^-P"` cooldown to 0.
+            TypeError, ValueError: An argument is wrong; an exponential or `"t^-P"` cooldown to 0;
+                derived curves nested more than 64 deep.
 
         Warns:
             CurveWarning: The curve is 0 at step `at` already; or `to` is at least 1e-6 and below
@@ -187,8 +204,7 @@ class Curve(Storable):
 
         Source of restarts: SGDR, Loshchilov & Hutter 2017 (arXiv:1608.03983).
 
-        To join hundreds of curves, join them in halves: `a.then(b).then(c.then(d))`. Curves nested
-        more than 200 deep can reach Python's recursion limit when they are copied or saved.
+        To join many curves, join them in halves: `a.then(b).then(c.then(d))`.
 
         Args:
             other: The curve that follows.

@@ -51,7 +51,7 @@ class Cooldown(Curve, kind="cooldown"):
         cooldown = ExactSegment("cooldown", at, steps, start, end, shape)
         before = cut_segments(curve._exact_segments, 0, at)
         segments = [*before, cooldown, flat_segment("end", at + steps, 0, end)]
-        self._set_segments(segments, curve.unit)
+        self._set_segments(segments, curve.unit, [curve])
         if start == 0:
             advice = "Begin the cooldown at a step at which the curve is above 0"
             warn(Message("at", f" = {at}: the learning rate is 0 there already. {advice}"))
@@ -90,7 +90,7 @@ class Then(Curve, kind="then"):
             *curve._exact_segments[:-1],
             *(segment.shifted(first, factor) for segment in other._exact_segments),
         ]
-        self._set_segments(segments, _common_unit(curve, other))
+        self._set_segments(segments, _common_unit(curve, other), [curve, other])
         if _LEAST_LR <= scale < 1e-3:
             problem = f" = {scale!r} looks like a learning rate, but is a factor of the levels"
             advice = f"For a learning rate write {scale!r} / peak; {KEEP_FRACTION}"
@@ -122,7 +122,7 @@ class Part(Curve, kind="part"):
         segments = [segment._replace(begin=segment.begin - start) for segment in cut]
         level = segment_at(curve._exact_segments, stop).at(stop)
         segments.append(flat_segment("end", stop - start, 0, level))
-        self._set_segments(segments, curve.unit)
+        self._set_segments(segments, curve.unit, [curve])
 
     def __repr__(self) -> str:
         return f"{self.curve!r}.part({self.start}, {self.stop})"

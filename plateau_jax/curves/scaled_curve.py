@@ -58,7 +58,7 @@ class ScaledCurve(Curve, kind="scaled"):
             _check_levels(segments, reference)
 
         vars(self).update(curve=curve, pairs=pairs, reference=reference, exponent=exponent)
-        self._set_segments(segments, unit)
+        self._set_segments(segments, unit, [curve])
 
     def __repr__(self) -> str:
         options = f"reference={self.reference}, exponent={self.exponent!r}"

@@ -92,7 +92,9 @@ def check_resume_file(
     """
     checks.boolean("strict", strict)
     new_entry = _Entry(checks.at_least("step", step, 0, A_STEP), read_records("record", record))
-    text = os.fspath(path)
+    if not new_entry.records:
+        raise ValueError("record = [] has no record: pass what resume_record returns")
+    text = os.fsdecode(path)
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", text):  # `Path` shortens gs://bucket to gs:/bucket
         raise ValueError(f"path = {text!r} is a URL: pass the path of a file that can be opened")
     file = Path(text).expanduser().resolve()  # of a link, the file itself, because it is replaced

@@ -109,10 +109,16 @@ def read_records(name: str, saved: Any) -> list[Record]:
     items = cast("Sequence[Any]", saved)
     if len(items) == 1:
         return [_read_record(name, items[0])]
-    return [_read_record(f"group {index} of {name}", item) for index, item in enumerate(items)]
+    records: list[Record] = []
+    known: tuple[Any, Curve] | None = None
+    for index, item in enumerate(items):
+        records.append(_read_record(f"group {index} of {name}", item, known))
+        known = item["curve"], records[-1].curve
+    return records
 
 
-def _read_record(name: str, record: Any) -> Record:
+def _read_record(name: str, record: Any, known: tuple[Any, Curve] | None = None) -> Record:
+    """Read a record; `known` is the curve of the one before, saved and built."""
     try:
         if not isinstance(record, Mapping):
             raise TypeError("pass what resume_record returned, or a list of such records")
@@ -120,8 +126,11 @@ def _read_record(name: str, record: Any) -> Record:
         peak_value: Any = saved["peak_value"]
         if peak_value is not None:
             peak_value = shortest_decimal(peak_value)
-        with suppress_warnings():  # the run that saved it has warned about it
-            curve = Curve.from_dict(saved["curve"])
+        if known is not None and saved["curve"] == known[0]:
+            curve = known[1]  # groups often share a curve, and one of many points takes long
+        else:
+            with suppress_warnings():  # the run that saved it has warned about it
+                curve = Curve.from_dict(saved["curve"])
         return Record(curve, peak_value, saved["clock"])
     except Exception as error:  # a wrong type can raise anything
         shown = f"{name} = {checks.short_repr(record)}"

@@ -143,7 +143,8 @@ class BatchPlan(Storable, kind="batch_plan"):
         Raises:
             ValueError: A value is out of range; a threshold is not a multiple of `unit`, or lies
                 past the end of a curve that does not end at 0; a product is above 1 (use a larger
-                `reference`); the curve has a different unit.
+                `reference`); the curve has a different unit; derived curves nested more than 64
+                deep.
 
         >>> from plateau_jax import BatchPlan, PlateauCurve
         >>> plan = BatchPlan([(0, 8), (400, 32)])

@@ -186,13 +186,14 @@ def test_arguments_of_a_different_class(curve):
 
 @pytest.fixture(scope="module")
 def deepest():
+    """A curve nested 64 deep, as many as are allowed."""
     curve: Curve = CURVE
-    for index in range(200):
+    for index in range(64):
         curve = curve.cooldown(900 - index, 1000)
     return curve
 
 
-def test_curve_nested_200_deep_can_be_copied_and_saved(deepest):
+def test_curve_nested_64_deep_can_be_copied_and_saved(deepest):
     copies = [
         copy.deepcopy(deepest),
         pickle.loads(pickle.dumps(deepest)),
@@ -204,8 +205,13 @@ def test_curve_nested_200_deep_can_be_copied_and_saved(deepest):
         assert hash(copied) == hash(deepest)
 
 
+@raises(ValueError, "nested 65 deep")
+def test_deepest_as_a_continuation(deepest):
+    CURVE.then(deepest)
+
+
 def joined(curves):
-    """Join curves in halves, which nests few of them."""
+    """Join curves as the error advises."""
     if len(curves) == 1:
         return curves[0]
     middle = len(curves) // 2
@@ -214,6 +220,10 @@ def joined(curves):
 
 def test_many_curves_are_joined_in_halves():
     cycle = PlateauCurve(10, warmup_steps=2)
+    one_by_one = cycle
+    with raises(ValueError, "nested 65 deep", "join many in halves"):
+        for _ in range(66):
+            one_by_one = one_by_one.then(cycle)
     many = joined([cycle] * 1000)
     steps = np.arange(10_000)
     np.testing.assert_array_equal(many(steps), cycle(steps % 10))

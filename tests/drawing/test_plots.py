@@ -170,7 +170,7 @@ def test_legend_names_continuations(ax):
     assert labels_of(ax) == [
         "PlateauCurve",
         "Then, scale 0.5",
-        "Then, StagedCurve, stage (100, None, 'linear'), start 0.2, scale 1.0",
+        "Then, StagedCurve, stage (100, linear), start 0.2, scale 1.0",
     ]
 
 

@@ -185,6 +185,12 @@ def test_file_of_a_different_version(path, of_entry):
         check_resume_file(path, RECORD, 40)
 
 
+def test_list_without_records(path):
+    with raises(ValueError, "record = [] has no record"):
+        check_resume_file(path, [], 0)
+    assert not path.exists()
+
+
 def test_path_that_is_a_url():
     with raises(ValueError, "is a URL"):
         check_resume_file(Path("gs://bucket/curve.json"), RECORD, 0)

@@ -45,6 +45,8 @@ def _phrases(description: Mapping[str, Any]) -> Iterator[str]:
 
     >>> list(_phrases({"kind": "plateau", "warmup_steps": 9, "plateaus": [[50, 30], [90, 5]]}))
     ['PlateauCurve', 'warmup steps 9', 'plateau (50, 30)', 'plateau (90, 5)']
+    >>> list(_phrases({"kind": "staged", "stages": [[75, None, "linear"]]}))
+    ['StagedCurve', 'stage (75, linear)']
     """
     for name, value in description.items():
         words = name.replace("_", " ")
@@ -56,6 +58,7 @@ def _phrases(description: Mapping[str, Any]) -> Iterator[str]:
             if not value:
                 yield f"no {words}"
             for item in cast("list[Any]", value):
-                yield f"{words.removesuffix('s')} {tuple(item)}"
+                parts = ", ".join(str(part) for part in item if part is not None)
+                yield f"{words.removesuffix('s')} ({parts})"
         else:
             yield f"{words} {value}"

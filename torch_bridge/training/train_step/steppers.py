@@ -86,9 +86,8 @@ class OptimizerSteppers:
         """Check that the optimizers are those that the step was built for.
 
         Raises:
-            ValueError: A scheduler is attached; the optimizers' groups or parameters are different
-                ones; fused SGD does not train parameters of this dtype; or a CUDA graph cannot
-                capture them.
+            ValueError: A scheduler is attached; or the optimizers' groups or parameters are
+                different ones.
         """
         check_no_scheduler(self._optimizers)
         if self._current_parameter_ids() != self._parameter_ids:
@@ -96,19 +95,19 @@ class OptimizerSteppers:
                 "the optimizer has different parameters, or different groups of them, from those "
                 "that the step was built for"
             )
-        for optimizer in self._optimizers:
-            fused_sgd.check(optimizer)
-        if self._cuda_graph:
-            for optimizer in self._optimizers:
-                check_capturable(optimizer)
 
     def attach(self) -> None:
         """Decide if the device or the host steps each optimizer; write peaks and learning rates.
 
         Raises:
-            ValueError: As `check`.
+            ValueError: As `check`; or fused SGD does not train parameters of this dtype; or a CUDA
+                graph cannot capture the optimizers.
         """
         self.check()
+        for optimizer in self._optimizers:
+            fused_sgd.check(optimizer)
+            if self._cuda_graph:
+                check_capturable(optimizer)
         self._is_on_device = {optimizer: _can_skip(optimizer) for optimizer in self._optimizers}
         attached: list[_AttachedGroup] = []
         for optimizer, is_on_device in self._is_on_device.items():
