@@ -293,3 +293,14 @@ def test_arguments_of_inner_curves_have_a_path(arguments, error, beginning):
     assert message.path
     assert beginning.startswith(Message(message.path, ""))
     check_copies(caught.value)
+
+
+class Unreadable:
+    def __index__(self):
+        raise ValueError("from elsewhere")
+
+
+def test_error_of_a_value_itself_is_kept():
+    form = PlateauCurve(100).to_dict() | {"total_steps": Unreadable()}
+    with pytest.raises(ValueError, match="^from elsewhere$"):
+        Curve.from_dict(form)

@@ -288,7 +288,9 @@ def test_too_few_digits_are_rejected(cell):
 def test_zeros_with_three_decimals():
     """Learning rates below 0.0005 print as 0.000."""
     rows = rows_of(step=UPDATES.tolist(), lr=["0.000"] * len(UPDATES))
-    assert compare_log(rows, COSINE, 4e-4).first_difference is None
+    comparison = compare_log(rows, COSINE, 4e-4)
+    assert comparison.first_difference is None
+    assert comparison.digits == 0
     assert compare_log(rows, COSINE, 1e-2).first_difference is not None
 
 
