@@ -302,5 +302,5 @@ class Unreadable:
 
 def test_error_of_a_value_itself_is_kept():
     form = PlateauCurve(100).to_dict() | {"total_steps": Unreadable()}
-    with pytest.raises(ValueError, match="^from elsewhere$"):
+    with pytest.raises(ValueError, match=r"^from elsewhere$"):
         Curve.from_dict(form)
