@@ -101,9 +101,11 @@ class Restarting:
 def test_no_batch_counts_twice():
     by_rank = batches_of([[3, 2, 6], [4]])
     expected = evaluate(Net(), list(itertools.chain(*by_rank)), pair_loss)
+    models = [Net(), Net()]  # built here: the ranks are threads, which share torch's random state
 
     def evaluate_rank():
-        return evaluate(Net(), Restarting(by_rank[processes.rank()]), pair_loss)
+        rank = processes.rank()
+        return evaluate(models[rank], Restarting(by_rank[rank]), pair_loss)
 
     assert on_ranks(evaluate_rank, 2) == pytest.approx([expected, expected])
 
@@ -111,15 +113,17 @@ def test_no_batch_counts_twice():
 def test_order_of_names_does_not_matter():
     data = batches(2)
     expected = evaluate(Net(), data, named_loss)
+    models = [Net(), Net()]
 
     def evaluate_rank():
-        orders = itertools.cycle([1, -1] if processes.rank() else [-1, 1])
+        rank = processes.rank()
+        orders = itertools.cycle([1, -1] if rank else [-1, 1])
 
         def loss_fn(model, batch):
             losses = named_loss(model, batch)
             return dict([*losses.items()][:: next(orders)])
 
-        return evaluate(Net(), data, loss_fn)
+        return evaluate(models[rank], data, loss_fn)
 
     for means in on_ranks(evaluate_rank, 2):
         assert means == pytest.approx(expected)
