@@ -70,6 +70,7 @@ def test_neither_of_two_runs_loads_the_state_of_the_other(build, build_other, pa
             "exp_avg of parameter 1 has the shape (7,), and the parameter (8,)",
         ),
         (["optimizer", "state", "0"], {}, "must have integers as keys, not text"),
+        (["optimizer", "state", "3"], {}, "must have integers as keys, not text"),
     ],
 )
 def test_wrong_value_in_a_state(keys, value, part):

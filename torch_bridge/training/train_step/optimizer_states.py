@@ -52,7 +52,7 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
             f"state_dict['optimizer'] is not the state of {class_name} with groups of "
             f"{group_sizes(groups_of(optimizer))} parameters"
         )
-    if "0" in state["state"]:  # as in JSON: torch would ignore the entry of parameter 0
+    if any(isinstance(key, str) and key.isdecimal() for key in state["state"]):  # torch ignores it
         raise ValueError("state_dict['optimizer']['state'] must have integers as keys, not text")
     _check_shapes_for_fused(optimizer, state)
 
